@@ -92,6 +92,6 @@ def make_office(folder: Path) -> Project:
     return project
 
 
-def go_on(project: Project, run: str, asked: int) -> None:
-    """Let a worker go on with a run until it has asked so many questions, or has ended."""
-    seed(project, GO_ON.format(run=run, asked=asked))
+def run_until_asked(project: Project, run: str, question_count: int) -> None:
+    """Let a worker continue a run until it has asked this many questions, or has ended."""
+    seed(project, GO_ON.format(run=run, asked=question_count))

@@ -49,7 +49,7 @@ def test_settings_of_an_address(project: Project):
     assert json.loads(project.here("addresses", "--json").out)[0]["deadline"] is None
 
 
-def test_policies_are_set_told_and_deleted(project: Project):
+def test_policies_are_set_shown_and_deleted(project: Project):
     created(project)
     assert "no policy yet" in project.here("policies").out
     done = project.here("policies", "set", "mailer", "--runs", "2", "--usd", "20", "--on-breach", "pause")
@@ -62,7 +62,7 @@ def test_policies_are_set_told_and_deleted(project: Project):
     assert project.here("policies").out.endswith("within its limits\n")
     project.here("send", "mailer")
     assert project.here("policies").out.endswith("has reached its runs, and no server has seen it yet\n")
-    [told] = json.loads(project.here("policies", "--json").out)
-    assert (told["run_count"], told["policy"]["on_breach"], told["breach"]) == (2, "pause", None)
+    [data] = json.loads(project.here("policies", "--json").out)
+    assert (data["run_count"], data["policy"]["on_breach"], data["breach"]) == (2, "pause", None)
     assert "no policy any more" in project.here("policies", "delete", "mailer").out
     assert "nothing changed" in project.here("policies", "delete", "mailer").out

@@ -25,7 +25,7 @@ def test_only_all_lists_workflows(seeded: Project):
     assert "'order': 1 run to continue, and no worker serves it" in seeded.here("agents", "--all").out
 
 
-def test_a_worker_that_is_killed_falls_silent_and_a_switch_is_told(seeded: Project):
+def test_a_killed_worker_is_silent_and_a_disabled_workflow_is_shown(seeded: Project):
     def health() -> str:
         [one] = [one for one in seeded.here("agents", "--all", "--json").json if one["name"] == "nap"]
         return one["state"]
@@ -36,8 +36,8 @@ def test_a_worker_that_is_killed_falls_silent_and_a_switch_is_told(seeded: Proje
         assert re.search(r"^nap +serving +1 +\S+", seeded.here("agents", "--all").out, re.M)
         seeded.here("disable", "nap")
         assert health() == "disabled"
-        told = seeded.here("agents", "--all").out
-        assert "'nap' is disabled: `holdfast enable nap` lets its runs continue" in told
+        output = seeded.here("agents", "--all").out
+        assert "'nap' is disabled: `holdfast enable nap` lets its runs continue" in output
         seeded.here("enable", "nap")
     finally:
         worker.kill()

@@ -9,7 +9,7 @@ from cli_project import Project
 # The journal
 
 
-def test_a_model_call_tells_who_answered_what_it_took_and_what_it_asks_for(lab: Project):
+def test_a_model_call_shows_the_model_its_usage_and_its_tool_calls(lab: Project):
     out = lab.here("show", "research-1").out
     assert re.search(
         r"^ +1  model call .* ok\n"
@@ -26,7 +26,7 @@ def test_a_model_call_tells_who_answered_what_it_took_and_what_it_asks_for(lab: 
     assert re.search(r"^ +5  child archaeologist .* ok\n +run 'research-1:archaeologist-5'$", out, re.M)
 
 
-def test_the_answer_of_an_agent_is_told_and_not_its_envelope(lab: Project):
+def test_the_answer_of_an_agent_is_shown_without_its_envelope(lab: Project):
     out = lab.here("show", "research-1").out
     assert "\nanswer     Two particles share one state.\n\n           Measuring one tells you the other.\n\n" in out
     assert "$agent" not in out
@@ -34,13 +34,13 @@ def test_the_answer_of_an_agent_is_told_and_not_its_envelope(lab: Project):
         'answer     {\n             "name": "Paris",\n             "people": 2\n           }'
         in lab.here("show", "typed-1").out
     )
-    told = lab.here("show", "research-1", "--json").json
-    assert told["output"] == "Two particles share one state.\n\nMeasuring one tells you the other."
-    [child] = [one for one in told["journal"] if one["kind"] == "child"]
+    data = lab.here("show", "research-1", "--json").json
+    assert data["output"] == "Two particles share one state.\n\nMeasuring one tells you the other."
+    [child] = [one for one in data["journal"] if one["kind"] == "child"]
     assert child["output"] == "It has two faults:\n1. it is old"
 
 
-def test_models_that_gave_no_answer_are_told_with_the_reason(lab: Project):
+def test_models_that_failed_are_shown_with_the_reason(lab: Project):
     out = lab.here("show", "fall-1").out
     assert "      anthropic:claude-sonnet-5: 2,000 tokens in, 30 out, $0.0043\n" in out
     assert "      openai:gpt-5 gave no answer: status 401: Incorrect API key provided\n" in out
@@ -49,7 +49,7 @@ def test_models_that_gave_no_answer_are_told_with_the_reason(lab: Project):
     assert [(one["model"], one["attempts"]) for one in call["failed_models"]] == [("openai:gpt-5", 1)]
 
 
-def test_a_model_call_in_flight_tells_who_has_not_answered_yet(lab: Project):
+def test_a_model_call_in_flight_names_the_models_that_failed(lab: Project):
     out = lab.here("show", "flaky-1").out
     assert re.search(
         r"^in flight\n +1  model call  attempt \d+ failed .*; waiting for the next attempt at \d.*\n"
@@ -58,8 +58,10 @@ def test_a_model_call_in_flight_tells_who_has_not_answered_yet(lab: Project):
         re.M,
     )
     assert "progress" not in out
-    told = lab.here("show", "flaky-1", "--conversation").out
-    assert re.search(r"^user\n    Ask\.\n\n#1 the model is asked again at \d.* UTC: \d+ attempts? so far$", told, re.M)
+    output = lab.here("show", "flaky-1", "--conversation").out
+    assert re.search(
+        r"^user\n    Ask\.\n\n#1 the model is asked again at \d.* UTC: \d+ attempts? so far$", output, re.M
+    )
 
 
 def test_an_answer_that_was_cut_off_says_so(lab: Project):
@@ -72,7 +74,7 @@ def test_an_answer_that_was_cut_off_says_so(lab: Project):
     assert (call["finish_reason"], call["refusal"], call["is_continued"]) == ("length", "", False)
 
 
-def test_an_unknown_price_is_said_to_be_unknown_and_an_answer_that_cannot_be_used_why(lab: Project):
+def test_an_unknown_price_and_the_reason_why_an_answer_is_invalid_are_shown(lab: Project):
     out = lab.here("show", "typed-1").out
     assert "      holdfast:scripted: 100 tokens in, 10 out, price not known\n" in out
     assert "      it cannot be used: Please give your answer by calling the tool `final_result`" in out
@@ -84,12 +86,12 @@ def test_the_usage_of_a_run_includes_the_runs_below_it(lab: Project):
     out = lab.here("show", "research-1").out
     assert "\nused, with the runs below it\n      6 model calls: 6,800 tokens in, 340 out, $0.018144\n" in out
     assert re.search(r"^ +research-1:archaeologist-5 +archaeologist +completed +\$0\.00014$", out, re.M)
-    told = lab.here("show", "research-1", "--json").json["usage"]
-    assert (told["calls"], told["input_tokens"], told["output_tokens"], told["usd"]) == (6, 6800, 340, 0.018144)
+    data = lab.here("show", "research-1", "--json").json["usage"]
+    assert (data["calls"], data["input_tokens"], data["output_tokens"], data["usd"]) == (6, 6800, 340, 0.018144)
     assert "used" not in lab.here("show", "plain").out.split()
 
 
-def test_an_llm_step_is_told_as_a_model_call_and_its_output_is_the_answer(lab: Project):
+def test_an_llm_step_is_shown_as_a_model_call_with_its_output(lab: Project):
     out = lab.here("show", "rated").out
     assert re.search(
         r"^ +1  rate .* ok\n +text='this'\n +openai:gpt-4o: 100 tokens in, 50 out, \$0\.00075\n"
@@ -101,7 +103,7 @@ def test_an_llm_step_is_told_as_a_model_call_and_its_output_is_the_answer(lab: P
     assert record["output"] == {"title": "x", "stars": 3}
 
 
-def test_a_failure_of_the_provider_is_told_without_the_lines_of_this_library(lab: Project):
+def test_a_failure_of_the_provider_is_shown_without_frames_of_this_library(lab: Project):
     out = lab.here("show", "fails-1").out
     assert re.search(
         r"^error +ModelRequestRejected: .*openai:gpt-5 was refused: status 401: Incorrect API key", out, re.M
@@ -112,7 +114,7 @@ def test_a_failure_of_the_provider_is_told_without_the_lines_of_this_library(lab
 # Budgets
 
 
-def test_a_run_that_waits_for_a_higher_budget_tells_the_command_that_gives_it(lab: Project):
+def test_a_run_that_waits_for_a_higher_budget_shows_the_command_that_gives_it(lab: Project):
     out = lab.here("show", "poor-1").out
     assert re.search(r"^waits for  a higher budget: its budget of \$0\.05 would be passed \(\$0\.03 used", out, re.M)
     assert re.search(r"^ +3  model call .* refused\n      its budget of \$0\.05 would be passed", out, re.M)
@@ -121,9 +123,9 @@ def test_a_run_that_waits_for_a_higher_budget_tells_the_command_that_gives_it(la
         r"^its budget\n +budget +used +left\n +usd +\$0\.05 +\$0\.03 +\$0\.02\n +turns +9 +1 +8$", out, re.M
     )
     assert "\nrun 'poor-1' waits for a higher budget: `holdfast budget poor-1 --usd 0.10` gives it more" in out
-    told = lab.here("show", "poor-1", "--json").json
-    assert (told["budget"], told["budget_remaining"]) == ({"usd": 0.05, "turns": 9}, {"usd": 0.02, "turns": 8})
-    assert (told["budget_refusal"]["run_id"], told["budget_refusal"]["limit"]) == ("poor-1", "usd")
+    data = lab.here("show", "poor-1", "--json").json
+    assert (data["budget"], data["budget_remaining"]) == ({"usd": 0.05, "turns": 9}, {"usd": 0.02, "turns": 8})
+    assert (data["budget_refusal"]["run_id"], data["budget_refusal"]["limit"]) == ("poor-1", "usd")
 
 
 def test_a_run_below_a_budget_names_the_run_that_has_it(lab: Project):
@@ -146,20 +148,20 @@ def test_the_list_has_a_column_for_cost_only_where_something_was_paid(lab: Proje
     assert lines["typed-1"].endswith(" not known")
     assert re.search(r"\$0\.03 +waits for a higher budget; no live worker serves it$", lines["poor-1"])
     assert "cost" not in lab.here("runs", "--workflow", "plain").out
-    told = {run["id"]: run["usage"] for run in lab.here("runs", "--json").json}
-    assert told["plain"] is None
-    assert (told["typed-1"]["usd"], told["typed-1"]["unpriced"], told["typed-1"]["input_tokens"]) == (
+    data = {run["id"]: run["usage"] for run in lab.here("runs", "--json").json}
+    assert data["plain"] is None
+    assert (data["typed-1"]["usd"], data["typed-1"]["unpriced"], data["typed-1"]["input_tokens"]) == (
         None,
         2,
         200,
     )
-    assert told["research-1"]["output_tokens"] == 340
+    assert data["research-1"]["output_tokens"] == 340
 
 
 # The conversation
 
 
-def test_the_conversation_is_told_in_the_order_in_which_it_was_led(lab: Project):
+def test_the_conversation_is_shown_in_order(lab: Project):
     out = lab.here("show", "research-1", "--conversation").out
     pieces = [
         "research-1 (research), completed\n",
@@ -181,7 +183,7 @@ def test_the_conversation_is_told_in_the_order_in_which_it_was_led(lab: Project)
         at = out.index(piece, at)
 
 
-def test_long_texts_are_cut_unless_all_of_them_are_asked_for(lab: Project):
+def test_long_texts_are_cut_without_full(lab: Project):
     cut = lab.here("show", "research-1", "--conversation").out
     assert re.search(r"^    … \d+ more words$", cut, re.M)
     assert "The end." not in cut
@@ -192,7 +194,7 @@ def test_long_texts_are_cut_unless_all_of_them_are_asked_for(lab: Project):
     assert lab.here("show", "research-1", "--full").code == 2
 
 
-def test_a_conversation_tells_corrections_refusals_sessions_and_what_came_before(lab: Project):
+def test_a_conversation_shows_corrections_refusals_sessions_and_history(lab: Project):
     typed = lab.here("show", "typed-1", "--conversation").out
     assert "\n    Paris\n\ncorrection\n    Please give your answer by calling the tool `final_result`" in typed
     assert 'answers  100 tokens in, 10 out, price not known\n    {"name": "Paris", "people": 2}\n' in typed
@@ -207,15 +209,15 @@ def test_a_conversation_tells_corrections_refusals_sessions_and_what_came_before
 
 
 def test_a_conversation_as_json_has_all_of_it(lab: Project):
-    told = lab.here("show", "research-1", "--conversation", "--json").json
-    assert [one["role"] for one in told["messages"]] == [
+    data = lab.here("show", "research-1", "--conversation", "--json").json
+    assert [one["role"] for one in data["messages"]] == [
         "user", "model", "tool", "tool", "model", "tool", "tool", "model", "tool", "tool", "model", "tool", "model",
     ]  # fmt: skip
-    first, bad, last = told["messages"][1], told["messages"][3], told["messages"][-1]
+    first, bad, last = data["messages"][1], data["messages"][3], data["messages"][-1]
     assert first["tool_calls"][0] == {"id": "call_1_1", "name": "web_search", "arguments": {"query": "entanglement"}}
     assert (bad["name"], bad["ok"], bad["number"]) == ("read_page", False, 3)
     assert (first["final"], last["final"]) == (False, True)
-    assert told["messages"][-2]["content"].endswith("The end.")
+    assert data["messages"][-2]["content"].endswith("The end.")
     assert lab.here("show", "chat-2", "--conversation", "--json").json["previous_run"] == "chat-1"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from approvals_project import go_on, make_office
+from approvals_project import make_office, run_until_asked
 from cli_project import Project
 
 from holdfast.services.approvals import get_os_user
@@ -32,7 +32,7 @@ def listed(project: Project, *args: str) -> list[dict[str, Any]]:
     return project.here("approvals", "--json", *args).json
 
 
-def id_of(project: Project, run: str) -> str:
+def find_approval_id(project: Project, run: str) -> str:
     [one] = listed(project, run)
     return one["id"]
 
@@ -44,7 +44,7 @@ def test_a_question_is_shown_with_all_that_it_takes_to_decide(desk: Project):
     done = desk.here("approvals")
     assert done.code == 0
     first, second = done.out.split("\n\n")
-    ship, mail = id_of(desk, "shipping-vase"), id_of(desk, "mailing")
+    ship, mail = find_approval_id(desk, "shipping-vase"), find_approval_id(desk, "mailing")
     lines = first.splitlines()
     assert lines[0] == f"{ship}  Ship vase?"
     assert lines[1] == " " * 14 + "It is \\x1b[31mfragile.", "nothing that is recorded steers the terminal"
@@ -102,16 +102,16 @@ def test_a_long_list_is_cut_and_says_so(desk: Project):
     assert len(listed(desk, "--limit", "1")) == 1
 
 
-def test_the_commands_in_a_list_lead_to_the_store_that_was_asked(desk: Project):
+def test_the_commands_in_a_list_name_the_same_store(desk: Project):
     out = desk.here("approvals", "mailing", "--url", desk.url).out
-    assert f"holdfast deny {id_of(desk, 'mailing')} --url {desk.url}\n" in out
+    assert f"holdfast deny {find_approval_id(desk, 'mailing')} --url {desk.url}\n" in out
 
 
 # Answering
 
 
 def test_from_question_to_question_to_the_end(office: Project):
-    ship = id_of(office, "shipping-vase")
+    ship = find_approval_id(office, "shipping-vase")
     done = office.here("approve", ship[:6], "--by", "ann", "--reason", "paid")
     assert done.code == 0
     assert done.out.splitlines() == [
@@ -120,9 +120,9 @@ def test_from_question_to_question_to_the_end(office: Project):
         "no live worker serves workflow 'shipping': start one with `holdfast worker module:shipping`",
     ]
     assert "answers that are there, and not recorded yet: #1" in office.here("show", "shipping-vase").out
-    go_on(office, "shipping-vase", 2)
+    run_until_asked(office, "shipping-vase", 2)
 
-    how = id_of(office, "shipping-vase")
+    how = find_approval_id(office, "shipping-vase")
     shown = office.here("approvals", "shipping-vase").out
     assert "    choices    by sea\n               by air\n" in shown
     assert f"    answer     holdfast approve {how} 'by sea'\n" in shown
@@ -130,23 +130,23 @@ def test_from_question_to_question_to_the_end(office: Project):
     assert (wrong.code, wrong.out) == (1, "")
     assert "cannot be answered with 'by bike': choose one of by sea, by air" in wrong.err
     assert f"with {json.dumps('by air')}" in office.here("approve", how, "by air").out
-    go_on(office, "shipping-vase", 3)
+    run_until_asked(office, "shipping-vase", 3)
 
-    what = id_of(office, "shipping-vase")
+    what = find_approval_id(office, "shipping-vase")
     shown = office.here("approvals", "shipping-vase").out
     assert '    form       weight (number): in kilograms\n               colour ("red" or "blue", may be left' in shown
     wrong = office.here("approve", what, "--value", '{"weight": "much"}')
     assert "$.weight: 'much' is not of type 'number'" in wrong.err
     assert office.here("approve", what, '{"weight": 2.5}').code == 0
-    go_on(office, "shipping-vase", 4)
+    run_until_asked(office, "shipping-vase", 4)
 
-    told = office.here("show", "shipping-vase").out
-    assert "state      completed" in told
-    assert re.search(r"^ +1  approval +.*ok", told, re.M)
-    assert re.search(r"^ +yes \(paid\), by ann (now|\d+ s ago) \(.*\)$", told, re.M)
-    assert re.search(rf"^ +by air, by {re.escape(get_os_user())} (now|\d+ s ago)", told, re.M)
-    assert "“How?”" in told
-    assert "waits for an answer" not in told
+    output = office.here("show", "shipping-vase").out
+    assert "state      completed" in output
+    assert re.search(r"^ +1  approval +.*ok", output, re.M)
+    assert re.search(r"^ +yes \(paid\), by ann (now|\d+ s ago) \(.*\)$", output, re.M)
+    assert re.search(rf"^ +by air, by {re.escape(get_os_user())} (now|\d+ s ago)", output, re.M)
+    assert "“How?”" in output
+    assert "waits for an answer" not in output
     whole = office.here("show", "shipping-vase", "--json").json
     assert [one["answer"]["value"] for one in whole["approvals"]] == [None, "by air", {"weight": 2.5}]
     assert [one["kind"] for one in whole["journal"] if one["name"] == "approval"] == ["approval"] * 3
@@ -158,12 +158,12 @@ def test_from_question_to_question_to_the_end(office: Project):
     assert "no recorded step 9" in prospect.err
     fork = office.here("fork", "shipping-vase", "--at", "1", "--output", "false", "--id", "kept")
     assert fork.code == 0
-    go_on(office, "kept", 1)
+    run_until_asked(office, "kept", 1)
     assert office.here("show", "kept", "--json").json["output"] == "kept"
 
 
 def test_a_call_is_approved_with_its_arguments_or_with_others(office: Project):
-    mail = id_of(office, "mailing")
+    mail = find_approval_id(office, "mailing")
     for args, words in [
         (["--arguments", "{"], "--arguments is not JSON"),
         (["--arguments", "[1]"], "--arguments is a JSON object"),
@@ -177,19 +177,19 @@ def test_a_call_is_approved_with_its_arguments_or_with_others(office: Project):
     assert "approve of it without a value" in office.here("approve", mail, "yes").err
     done = office.here("approve", mail, "--arguments", '{"to": "me@example.org"}')
     assert 'send_mail({"to": "me@example.org"}) instead of what was asked for\n' in done.out
-    go_on(office, "mailing", 2)
+    run_until_asked(office, "mailing", 2)
     shown = office.here("show", "mailing").out
     assert 'send_mail({"to": "customer@example.org", "text": "first line\\nsecond line"})' in shown
     assert 'yes, with {"to": "me@example.org"}' in shown
 
 
 def test_what_was_approved_is_printed_with_the_arguments_that_were_shown(office: Project):
-    done = office.here("approve", id_of(office, "mailing"), "--by", "ann")
+    done = office.here("approve", find_approval_id(office, "mailing"), "--by", "ann")
     assert 'send_mail({"to": "customer@example.org", "text": "first line\\nsecond line"})\n' in done.out
 
 
-def test_the_id_of_a_run_stands_for_its_one_open_approval(office: Project):
-    approval = id_of(office, "shipping-vase")
+def test_a_run_id_selects_the_only_open_approval_of_the_run(office: Project):
+    approval = find_approval_id(office, "shipping-vase")
     done = office.here("approve", "shipping-vase", "--json")
     assert (done.code, done.json["id"], done.json["approval"]) == (0, "shipping-vase", approval)
     denied = office.here("deny", "mailing")
@@ -229,8 +229,8 @@ async def both() -> None:
     assert len(listed(office, "both")) == 2
 
 
-def test_who_comes_second_is_told_and_the_very_same_is_harmless(office: Project):
-    ship = id_of(office, "shipping-vase")
+def test_a_second_answer_is_an_error_unless_it_is_the_same(office: Project):
+    ship = find_approval_id(office, "shipping-vase")
     assert office.here("deny", ship, "--by", "ann", "--reason", "not paid").out.startswith("denied as ann: ")
     again = office.here("deny", ship, "--by", "ann", "--reason", "not paid")
     assert again.code == 0
@@ -241,18 +241,18 @@ def test_who_comes_second_is_told_and_the_very_same_is_harmless(office: Project)
     assert ": no (not paid). That answer counts" in second.err
 
 
-def test_answers_are_told_to_programs(office: Project):
-    ship = id_of(office, "shipping-vase")
-    told = office.here("approve", ship, "--by", "ann", "--json").json
-    assert (told["id"], told["workflow"], told["state"], told["changed"]) == (
+def test_answers_are_printed_as_json(office: Project):
+    ship = find_approval_id(office, "shipping-vase")
+    data = office.here("approve", ship, "--by", "ann", "--json").json
+    assert (data["id"], data["workflow"], data["state"], data["changed"]) == (
         "shipping-vase", "shipping", "waiting", True
     )  # fmt: skip
-    assert told["approval"] == ship
-    assert datetime.fromisoformat(told["answer"].pop("answered_at")).tzinfo is UTC
-    assert told["answer"] == {
+    assert data["approval"] == ship
+    assert datetime.fromisoformat(data["answer"].pop("answered_at")).tzinfo is UTC
+    assert data["answer"] == {
         "approved": True, "value": None, "arguments": None, "reason": "", "answered_by": "ann"
     }  # fmt: skip
-    assert "no live worker" in told["stall_reason"]
+    assert "no live worker" in data["stall_reason"]
     closed = office.here("deny", ship, "--json").json
     assert (closed["id"], closed["changed"], closed["error"]["type"]) == ("shipping-vase", False, "ApprovalClosed")
     unknown = office.here("deny", "nope", "--json")
@@ -264,7 +264,7 @@ def test_answers_are_told_to_programs(office: Project):
 
 
 def test_a_run_that_waits_is_shown_with_its_question_and_how_to_answer(desk: Project):
-    ship = id_of(desk, "shipping-vase")
+    ship = find_approval_id(desk, "shipping-vase")
     out = desk.here("show", "shipping-vase").out
     assert f"waits for  approval {ship} or a timer (due in 1 d 23 h)" in out
     assert f"\nwaits for an answer\n  {ship}  Ship vase?\n" in out
@@ -272,37 +272,39 @@ def test_a_run_that_waits_is_shown_with_its_question_and_how_to_answer(desk: Pro
     assert desk.here("show", "shipping-vase", "--json").json["approvals"][0]["state"] == "open"
 
 
-def test_a_list_of_runs_tells_what_is_asked(desk: Project):
+def test_a_list_of_runs_shows_open_questions(desk: Project):
     out = desk.here("runs").out
-    assert f"approval {id_of(desk, 'shipping-vase')}: Ship vase? It is \\x1b[31mfragile.; no live worker" in out
+    assert (
+        f"approval {find_approval_id(desk, 'shipping-vase')}: Ship vase? It is \\x1b[31mfragile.; no live worker" in out
+    )
     assert "open approvals: see `holdfast approvals`\n" in out
     assert "see `holdfast approvals`" not in desk.here("runs", "--state", "failed").out
 
 
 def test_a_question_fits_a_narrow_terminal(desk: Project):
-    told = desk.on_a_terminal("approvals", "mailing")
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", told)
-    assert f"holdfast approve {id_of(desk, 'mailing')}" in plain
+    output = desk.on_a_terminal("approvals", "mailing")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
+    assert f"holdfast approve {find_approval_id(desk, 'mailing')}" in plain
     assert all(len(line) <= 80 for line in plain.splitlines())
 
 
-def test_a_retry_tells_that_an_answer_is_taken_back(office: Project):
-    ship = id_of(office, "shipping-vase")
+def test_a_retry_reports_that_an_answer_is_taken_back(office: Project):
+    ship = find_approval_id(office, "shipping-vase")
     office.here("approve", ship, "--by", "ann")
-    go_on(office, "shipping-vase", 2)
-    office.here("deny", id_of(office, "shipping-vase"), "--by", "bob", "--reason", "neither")
-    go_on(office, "shipping-vase", 3)
+    run_until_asked(office, "shipping-vase", 2)
+    office.here("deny", find_approval_id(office, "shipping-vase"), "--by", "bob", "--reason", "neither")
+    run_until_asked(office, "shipping-vase", 3)
     shown = office.here("show", "shipping-vase").out
     assert "ApprovalDenied: bob said no to 'How?'" in shown
     assert re.search(r"takes back .*the answer to question \d+", shown)
     assert office.here("retry", "shipping-vase").code == 0
-    go_on(office, "shipping-vase", 3)
+    run_until_asked(office, "shipping-vase", 3)
     [again] = listed(office, "shipping-vase")
     assert (again["question"], again["state"]) == ("How?", "open")
 
 
-def test_an_answer_to_a_paused_run_does_not_say_that_it_goes_on(office: Project):
+def test_an_answer_to_a_paused_run_does_not_report_that_it_continues(office: Project):
     office.here("pause", "shipping-vase")
-    done = office.here("approve", id_of(office, "shipping-vase"), "--by", "ann")
+    done = office.here("approve", find_approval_id(office, "shipping-vase"), "--by", "ann")
     assert "run 'shipping-vase': the answer is kept until it continues\n" in done.out
     assert done.out.endswith("run 'shipping-vase' is paused: `holdfast resume shipping-vase` lets it go on\n")

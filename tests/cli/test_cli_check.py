@@ -104,7 +104,7 @@ def test_a_comment_may_stand_at_the_end_of_a_long_call(shop: Project):
     assert "clock" not in shop("check", "bad.py").out
 
 
-def test_what_cannot_be_parsed_is_named_and_the_rest_is_told(shop: Project):
+def test_files_that_cannot_be_parsed_are_named_and_the_others_are_checked(shop: Project):
     (shop.folder / "broken.py").write_text("def f(:\n")
     (shop.folder / "latin.py").write_bytes(b"x = '\xe4'\n")
     done = shop("check", "broken.py", "latin.py", "bad.py")
@@ -116,7 +116,7 @@ def test_what_cannot_be_parsed_is_named_and_the_rest_is_told(shop: Project):
     assert "Traceback" not in done.err
 
 
-def test_of_files_that_could_not_be_read_nothing_is_said_to_be_found(shop: Project):
+def test_files_that_cannot_be_read_have_no_summary(shop: Project):
     done = shop("check", f"{'a' * 300}.py")
     assert done.code == 2
     assert "File name too long" in done.err

@@ -42,25 +42,25 @@ def test_every_command_has_help_with_an_example(project: Project, command: str):
 
 
 @pytest.mark.parametrize("command", CHANGING)
-def test_every_changing_command_tells_what_its_json_is(project: Project, command: str):
-    told = " ".join(project.here(command, "--help").out.split())
-    assert "--json A JSON object" in told
-    assert "changed" in told
-    assert "stall_reason" in told
+def test_every_changing_command_documents_its_json(project: Project, command: str):
+    output = " ".join(project.here(command, "--help").out.split())
+    assert "--json A JSON object" in output
+    assert "changed" in output
+    assert "stall_reason" in output
 
 
-def test_the_version_is_told(project: Project):
+def test_the_version_is_printed(project: Project):
     assert project("--version").out == f"holdfast, version {holdfast.__version__}\n"
 
 
 @pytest.mark.parametrize(("word", "instead"), [("list", "runs"), ("init", "demo"), ("status", "show ID")])
-def test_a_command_of_another_tool_is_answered_with_ours(project: Project, word: str, instead: str):
+def test_a_command_of_another_tool_gets_a_hint(project: Project, word: str, instead: str):
     done = project.here(word, "x")
     assert done.code == 2
     assert f"No such command {word!r}. Use `holdfast {instead}`." in done.err
 
 
-def test_every_command_that_is_recommended_exists_and_none_is_hidden():
+def test_every_recommended_command_exists_and_no_command_is_hidden():
     names = set(main.list_commands(click.Context(main)))
     assert {recommended.split()[0] for recommended in COMMAND_HINTS.values()} <= names
     assert not set(COMMAND_HINTS) & names
@@ -73,7 +73,7 @@ def test_every_command_that_is_recommended_exists_and_none_is_hidden():
         (-5400, "in 1 h 30 min"), (-86400, "in 1 d"), (-(3 * 86400 - 1), "in 2 d 23 h"),
     ],
 )  # fmt: skip
-def test_a_moment_to_come_is_told_in_two_units(seconds: float, words: str):
+def test_a_future_time_is_shown_in_two_units(seconds: float, words: str):
     assert format_ago(seconds) == words
 
 
@@ -144,7 +144,7 @@ def test_the_help_of_every_command_says_what_it_does_and_gives_an_example():
         assert f"holdfast {' '.join(words)}" in command.epilog, words
 
 
-def test_every_command_about_a_store_can_be_told_which():
+def test_every_command_about_a_store_has_the_store_options():
     without = {
         " ".join(words) for words, command in every_command() if not any("--url" in one.opts for one in command.params)
     }

@@ -38,34 +38,34 @@ def _runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
         digger.options(id="long").run_sync("Dig.")
         huge = ScriptedModel([call("dig", characters=9000), "done"])
         Agent(huge, name="cli-huge", tools=[dig], compaction=window).options(id="huge").run_sync("Dig.")
-        said = iter(["", "At last."])
-        silent = ScriptedModel(script, summary=lambda _: next(said))
+        summaries = iter(["", "At last."])
+        silent = ScriptedModel(script, summary=lambda _: next(summaries))
         Agent(silent, name="cli-silent", tools=[dig], compaction=window).options(id="silent").run_sync("Dig.")
         yield
 
 
-def test_the_journal_tells_why_and_what_was_summarised() -> None:
-    told = show("long")
-    assert "context full" in told
-    assert "the limit is 80% of the 1,000" in told
-    assert "messages summarised, the newest 2 kept" in told
-    assert "“Much was dug.”" in told
-    assert "failed" not in told
+def test_the_journal_shows_why_and_what_was_summarized() -> None:
+    output = show("long")
+    assert "context full" in output
+    assert "the limit is 80% of the 1,000" in output
+    assert "messages summarised, the newest 2 kept" in output
+    assert "“Much was dug.”" in output
+    assert "failed" not in output
     assert "results of tools were cut to 1," in show("huge")
 
 
-def test_the_conversation_has_all_that_was_said_and_the_summary_where_it_was_made() -> None:
-    told = show("long", "--conversation")
-    assert told.count("→ dig(") == 9
-    assert "The model was not asked" in told
-    assert told.index("compacts 15 messages summarised, the newest 2 kept") < told.index("Much was dug.")
-    assert told.count("answers") == 1
+def test_the_conversation_has_all_messages_and_the_summary_in_its_place() -> None:
+    output = show("long", "--conversation")
+    assert output.count("→ dig(") == 9
+    assert "The model was not asked" in output
+    assert output.index("compacts 15 messages summarised, the newest 2 kept") < output.index("Much was dug.")
+    assert output.count("answers") == 1
     assert "results of tools were cut" in show("huge", "--conversation")
     silent = show("silent", "--conversation")
     assert silent.index("no summary: The summary is empty.") < silent.index("At last.")
 
 
-def test_programs_are_told_it_under_stable_names() -> None:
+def test_json_has_stable_names() -> None:
     output = CliRunner().invoke(main, ["show", "long", "--conversation", "--json"]).output
     [summary] = [one for one in json.loads(output)["messages"] if one["role"] == "summary"]
     assert summary["text"] == "Much was dug."

@@ -12,21 +12,21 @@ from cli_project import Project
 from holdfast.cli.shared.parsing import parse_day
 
 
-def test_the_costs_of_all_runs_are_told_by_day_agent_and_model(lab: Project):
-    told = lab.here("costs", "--json").json
-    assert {line["workflow"] for line in told["daily_usage"]} >= {"rich", "sub", "poor", "research"}
-    rich = [line for line in told["daily_usage"] if line["workflow"] in ("rich", "sub")]
+def test_the_costs_of_all_runs_are_shown_by_day_agent_and_model(lab: Project):
+    data = lab.here("costs", "--json").json
+    assert {line["workflow"] for line in data["daily_usage"]} >= {"rich", "sub", "poor", "research"}
+    rich = [line for line in data["daily_usage"] if line["workflow"] in ("rich", "sub")]
     assert sum(line["usage"]["calls"] for line in rich) == 3, "each call counts once"
     assert sum(line["usage"]["input_tokens"] for line in rich) == 21_000
     assert {line["model"] for line in rich} == {"openai:gpt-4o"}
     for name in ("calls", "input_tokens", "output_tokens", "cached_tokens", "unpriced"):
-        assert told["total"][name] == sum(line["usage"][name] for line in told["daily_usage"])
-    assert {(line["workflow"], line["run_count"]) for line in told["daily_runs"]} >= {("rich", 1), ("sub", 2)}
+        assert data["total"][name] == sum(line["usage"][name] for line in data["daily_usage"])
+    assert {(line["workflow"], line["run_count"]) for line in data["daily_runs"]} >= {("rich", 1), ("sub", 2)}
 
     out = lab.here("costs").out
     assert re.match(r"day +agent +runs +model +calls +tokens in +cached +tokens out +cost\n\d{4}-\d\d-\d\d  ", out)
-    assert re.search(rf"^total +\d+ .* {told['total']['input_tokens']:,} ", out, re.M)
-    assert f"\n{told['total']['calls']} model calls: " in out
+    assert re.search(rf"^total +\d+ .* {data['total']['input_tokens']:,} ", out, re.M)
+    assert f"\n{data['total']['calls']} model calls: " in out
 
 
 def test_the_costs_of_one_agent_and_of_some_days(lab: Project):

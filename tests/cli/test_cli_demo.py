@@ -34,7 +34,7 @@ PROMISE = (
 )
 
 
-def processes_about(folder: Path) -> list[int]:
+def find_processes(folder: Path) -> list[int]:
     return [
         process.pid
         for process in psutil.process_iter(["cmdline"])
@@ -42,7 +42,7 @@ def processes_about(folder: Path) -> list[int]:
     ]
 
 
-def traces_in(folder: Path) -> list[dict[str, Any]]:
+def read_traces(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "effects.log").read_text().splitlines()]
 
 
@@ -63,7 +63,7 @@ def test_the_demo_kills_a_worker_for_real_and_its_counts_hold(project: Project):
     assert found is not None
     folder = Path(found[1])
     try:
-        traces = traces_in(folder)
+        traces = read_traces(folder)
         asked = Counter(trace["turn"] for trace in traces if trace["status"] == "started" and "turn" in trace)
         assert asked == {**dict.fromkeys(range(1, 13), 1), 9: 2}
         tools = Counter((trace["tool"], trace["call_id"], trace["status"]) for trace in traces if "tool" in trace)
@@ -103,14 +103,14 @@ def test_ctrl_c_ends_the_demo_and_its_workers(project: Project):
     for line in process.stdout:
         if "asked by worker A" in line:
             break
-    assert len(processes_about(project.folder)) == 2
+    assert len(find_processes(project.folder)) == 2
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "stopped; the workers are ended" in out
     assert "Traceback" not in err
     deadline = time.monotonic() + 5
-    while processes_about(project.folder):
+    while find_processes(project.folder):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert [path.name for path in project.folder.iterdir()] == ["app.py"]
@@ -142,7 +142,7 @@ JOURNAL = JournalTotals(
         ),  # a provider's fault is no fault of ours
     ],
 )
-def test_the_demo_tells_what_was_not_paid_twice(capsys: pytest.CaptureFixture[str], traces: list[CallEvent]):
+def test_the_demo_reports_what_was_not_paid_twice(capsys: pytest.CaptureFixture[str], traces: list[CallEvent]):
     assert (
         print_verdict(create_console(), Path("/nowhere"), "sqlite:////nowhere/runs.db", traces, JOURNAL, kill_turn=2)
         == 0
@@ -195,7 +195,7 @@ def test_the_demo_fails_when_the_counts_are_not_as_promised(
         ("gtp-4o", "gpt-4o"),
     ],
 )
-def test_a_real_model_that_cannot_be_asked_is_told_before_anything_starts(
+def test_a_model_that_cannot_be_called_is_an_error_before_anything_starts(
     project: Project, monkeypatch: pytest.MonkeyPatch, model: str, word: str
 ):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -232,7 +232,7 @@ def test_a_real_model_decides_itself_how_many_turns_there_are(project: Project, 
     assert re.search(r"^Not paid twice: 2 model calls, .* and made 1 tool call again\.$", done.out, re.M)
 
 
-def test_a_demo_that_cannot_begin_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_demo_that_cannot_start_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def missing(_url: str) -> None:
         raise UsageError("starlette is not installed")
 
@@ -273,15 +273,15 @@ def test_the_demo_on_a_page_does_not_wait_for_a_browser_that_cannot_come(
         if "The page stays until Ctrl-C" in line:
             demo.send_signal(signal.SIGINT)
     assert demo.wait(timeout=20) == 0, lines
-    told = "".join(lines)
+    output = "".join(lines)
     assert lines[:2] == [
         "Loading Holdfast …\n",
         "One agent (12 turns), two worker processes, one SIGKILL in the middle of turn 9.\n",
     ]
     assert "Starting the worker processes …\n" in lines
-    assert re.search(r"Watch it on http://\S+/#/runs/demo\nNo browser was found here, so the run starts now", told)
-    assert "Waiting up to" not in told
-    shutil.rmtree(re.findall(r"Counted in (\S+)/effects.log", told)[0])
+    assert re.search(r"Watch it on http://\S+/#/runs/demo\nNo browser was found here, so the run starts now", output)
+    assert "Waiting up to" not in output
+    shutil.rmtree(re.findall(r"Counted in (\S+)/effects.log", output)[0])
 
 
 @pytest.mark.parametrize(

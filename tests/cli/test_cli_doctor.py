@@ -93,12 +93,12 @@ def test_doctor_names_the_providers_that_are_here_and_shows_no_key(project: Proj
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     done = project.here("doctor", "--json")
     assert get_checks(done)["models"]["status"] == "ok"
-    told = get_checks(done)["models"]["message"]
-    assert told.startswith("packages for openai (OPENAI_API_KEY is set), anthropic (no ANTHROPIC_API_KEY here)")
+    output = get_checks(done)["models"]["message"]
+    assert output.startswith("packages for openai (OPENAI_API_KEY is set), anthropic (no ANTHROPIC_API_KEY here)")
     assert "secret" not in done.out
 
 
-def test_doctor_tells_whether_mcp_servers_can_be_asked(project: Project, monkeypatch: pytest.MonkeyPatch):
+def test_doctor_reports_whether_mcp_servers_can_be_used(project: Project, monkeypatch: pytest.MonkeyPatch):
     done = project.here("doctor", "--json")
     assert get_checks(done)["mcp"]["message"].startswith("the package for MCP servers is installed (")
     monkeypatch.setattr("holdfast.cli.doctor.providers.find_spec", lambda name: None)
@@ -107,7 +107,7 @@ def test_doctor_tells_whether_mcp_servers_can_be_asked(project: Project, monkeyp
 
 
 @pytest.mark.parametrize("command", ["runs", "namespaces", "doctor"])
-def test_a_folder_that_this_user_may_not_enter_is_told_in_words(
+def test_a_folder_that_this_user_may_not_enter_is_a_clear_error(
     seeded: Project, command: str, monkeypatch: pytest.MonkeyPatch
 ):
     stat, access = Path.stat, os.access

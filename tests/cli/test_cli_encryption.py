@@ -70,9 +70,9 @@ def test_with_the_key_everything_is_as_ever(concerts: Project, tmp_path: Path, m
     assert f'"played {WORD}"' in concerts.here("show", "concert").out
     assert f"Play the {WORD}?" in concerts.here("approvals").out
     assert WORD in concerts.here("events", "concert").out
-    told = {check["name"]: check["message"] for check in concerts.here("doctor", "--json").json["checks"]}
+    data = {check["name"]: check["message"] for check in concerts.here("doctor", "--json").json["checks"]}
     [other] = AesEncryption(OTHER).key_ids
-    assert told["encryption"] == f"what is recorded is sealed with key {other}, and key {KEY_ID} can be read"
+    assert data["encryption"] == f"what is recorded is sealed with key {other}, and key {KEY_ID} can be read"
     assert concerts.here("export", "concert", "-o", str(tmp_path / "run.json")).code == 0
     assert Journal.loads((tmp_path / "run.json").read_text()).run.output == f'"played {WORD}"'.encode()
 
@@ -96,7 +96,7 @@ def test_without_the_key_runs_are_listed_and_shown_as_far_as_they_can_be(
     assert f"error: Record 0 of run 'concert' is sealed with the encryption key {KEY_ID}" in events.err
 
 
-def test_a_key_that_is_none_is_refused_without_being_shown(concerts: Project, monkeypatch: pytest.MonkeyPatch):
+def test_an_invalid_key_is_refused_without_being_shown(concerts: Project, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(KEYS, "c2VjcmV0")
     done = concerts.here("runs")
     assert done.code == 1
@@ -110,7 +110,7 @@ def test_a_key_that_is_none_is_refused_without_being_shown(concerts: Project, mo
 
 
 @pytest.mark.parametrize("key", ["", OTHER, KEY], ids=["none", "another", "the key"])
-def test_archives_carry_sealed_values_as_they_are(
+def test_archives_contain_encrypted_values_as_they_are(
     concerts: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ):
     archive, copy = tmp_path / "runs.jsonl", Project(tmp_path)
@@ -124,7 +124,7 @@ def test_archives_carry_sealed_values_as_they_are(
     assert WORD.encode() not in copy.database.read_bytes()
 
 
-def test_an_opened_archive_leads_to_other_keys_or_to_none(
+def test_a_decrypted_archive_can_be_imported_with_other_keys_or_none(
     concerts: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     archive = tmp_path / "runs.jsonl"
@@ -141,7 +141,7 @@ def test_an_opened_archive_leads_to_other_keys_or_to_none(
 
 
 @pytest.mark.parametrize("key", ["", OTHER], ids=["none", "another"])
-def test_an_archive_is_not_opened_without_the_key(
+def test_an_archive_is_not_decrypted_without_the_key(
     concerts: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ):
     monkeypatch.setenv(KEYS, key)
@@ -151,13 +151,13 @@ def test_an_archive_is_not_opened_without_the_key(
     assert not (tmp_path / "runs.jsonl").exists()
 
 
-def test_opened_goes_with_all(concerts: Project):
+def test_decrypted_requires_all(concerts: Project):
     done = concerts.here("export", "concert", "--decrypted")
     assert done.code == 2
     assert "go with --all" in done.err
 
 
-def test_a_client_without_the_key_is_told_that_something_is_sealed(concerts: Project, monkeypatch: pytest.MonkeyPatch):
+def test_a_client_without_the_key_sees_that_values_are_encrypted(concerts: Project, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(KEYS, raising=False)
 
     async def listed() -> dict[str, object]:

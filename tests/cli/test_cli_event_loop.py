@@ -12,7 +12,7 @@ from holdfast.cli.shared.event_loop import run_in_loop
 
 
 @pytest.fixture(autouse=True)
-def ctrl_c_is_handled_as_ever():
+def restored_ctrl_c_handler():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

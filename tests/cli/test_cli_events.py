@@ -18,7 +18,7 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_the_events_of_an_agent_are_told_as_a_story(lab: Project):
+def test_the_events_of_an_agent_are_printed_in_order(lab: Project):
     out = lab.here("events", "research-1").out
     assert re.search(
         r"^\d\d:\d\d:\d\d  #1 says:\n"
@@ -44,21 +44,21 @@ def test_each_event_is_a_line_of_json_and_its_offset_leads_on(lab: Project):
 
 
 def test_a_run_of_which_nothing_has_happened_yet_and_one_that_failed(history: Project):
-    told = history.here("events", "order-8")
-    assert (told.code, told.out, told.err) == (0, "", "")
+    output = history.here("events", "order-8")
+    assert (output.code, output.out, output.err) == (0, "", "")
     [failed] = [one["id"] for one in history.here("runs", "--state", "failed", "--json").json]
-    told = history.here("events", failed)
-    assert re.search(r"  the run is failed: \w+: ", told.out)
-    assert told.err == ""
+    output = history.here("events", failed)
+    assert re.search(r"  the run is failed: \w+: ", output.out)
+    assert output.err == ""
 
 
-def test_what_is_no_offset_and_what_is_no_run_is_told(lab: Project):
-    told = lab.here("events", "research-1", "--after", "7")
-    assert (told.code, told.out) == (1, "")
-    assert "error: '7' is no offset" in told.err
-    told = lab.here("events", "reserch-1")
-    assert told.code == 1
-    assert "Did you mean research-1" in told.err
+def test_an_invalid_offset_and_an_unknown_run_are_errors(lab: Project):
+    output = lab.here("events", "research-1", "--after", "7")
+    assert (output.code, output.out) == (1, "")
+    assert "error: '7' is no offset" in output.err
+    output = lab.here("events", "reserch-1")
+    assert output.code == 1
+    assert "Did you mean research-1" in output.err
 
 
 def follow(project: Project, run_id: str) -> subprocess.Popen[str]:
@@ -82,7 +82,7 @@ def test_events_are_followed_until_the_run_has_ended(seeded: Project):
     assert ended.endswith('the run is completed: {"approved": {"by": "ann"}}')
 
 
-def test_who_stops_following_is_told_how_to_go_on(lab: Project):
+def test_a_reader_that_stops_following_gets_the_command_to_continue(lab: Project):
     [waiting, *_] = [one["id"] for one in lab.here("runs", "--state", "waiting", "--json").json]
     process = follow(lab, waiting)
     assert process.stdout is not None
@@ -90,9 +90,9 @@ def test_who_stops_following_is_told_how_to_go_on(lab: Project):
     assert process.stdout.readline() != ""
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
-    told = process.stderr.read()
+    error_text = process.stderr.read()
     process.stdout.close()
     process.stderr.close()
-    found = re.fullmatch(rf"continue from here: holdfast events {waiting} --follow --after (\S+)\n", told)
-    assert found, told
+    found = re.fullmatch(rf"continue from here: holdfast events {waiting} --follow --after (\S+)\n", error_text)
+    assert found, error_text
     assert lab.here("events", waiting, "--after", found[1]).code == 0

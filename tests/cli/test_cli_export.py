@@ -89,14 +89,14 @@ def test_replay_takes_every_form_of_target(exported: Project, target: str):
     assert exported("replay", "etl-acme.json", target).code == 0
 
 
-def test_replay_tells_that_a_failed_run_fails_as_recorded(exported: Project):
+def test_replay_reports_that_a_failed_run_fails_as_recorded(exported: Project):
     (exported.folder / "mended").touch()  # what the step would do now does not matter: it is not executed
     done = exported("replay", "etl-bad.json", "app")
     assert done.code == 0
     assert "the code matches: it fails as recorded, with ValueError: [red]no such[/red] customer \\x1b[31m" in done.out
 
 
-def test_replay_tells_what_an_unfinished_run_waits_for(exported: Project):
+def test_replay_shows_what_an_unfinished_run_waits_for(exported: Project):
     done = exported("replay", "order-7.json", "app")
     assert done.code == 0
     assert "(recorded as waiting): 0 records replayed" in done.out
@@ -137,7 +137,7 @@ def test_replay_reads_stdin(exported: Project):
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (("none.json", "app"), "none.json cannot be read: No such file or directory"),
         (("app.py", "app"), "app.py is not a journal: it is not JSON"),
@@ -145,10 +145,10 @@ def test_replay_reads_stdin(exported: Project):
         (("etl-acme.json", "app:order"), "a run of workflow 'etl', which is not in app:order (there: order)"),
     ],
 )
-def test_replay_without_anything_to_compare_exits_with_2(exported: Project, args: tuple[str, str], told: str):
+def test_replay_without_anything_to_compare_exits_with_2(exported: Project, args: tuple[str, str], message: str):
     done = exported("replay", *args)
     assert (done.code, done.out) == (2, "")
-    assert told in done.err
+    assert message in done.err
 
 
 def test_replay_touches_no_store(exported: Project):
@@ -162,14 +162,14 @@ def test_runs_with_children_and_compensations_are_replayed_without_a_store(undon
     for run in ("small", "broken", "trip-bad", "nap-3600"):
         assert undone.here("export", run, "-o", str(undone.folder / f"{run}.json")).code == 0
     undone.database.unlink()
-    told = {
+    verdicts = {
         "small": "the code matches: it ends completed, with the recorded result",
         "broken": "the code matches: it fails as recorded, with RunFailed: "
         "run 'broken-leaf-2' of workflow 'leaf' failed",
         "trip-bad": "the code matches: it fails as recorded, with ValueError: [red]no such[/red] customer",
         "nap-3600": "the code matches: it continues, and waits for",
     }
-    for run, expected in told.items():
+    for run, expected in verdicts.items():
         done = undone("replay", f"{run}.json", "app")
         assert (done.code, done.err) == (0, "")
         assert expected in done.out

@@ -41,15 +41,15 @@ def test_a_listener_is_judged_by_its_lease_alone_and_called_one(project: Project
     assert re.search(rf"^held by +listener 1 \(biller at {where}\), alive$", out, re.M)
     assert re.search(r"^deliveries +1 of 3 without a new record$", out, re.M)
     assert re.search(rf"^ +1  listener biller at {where}, alive, 0 records$", out, re.M)
-    [told] = project.here("show", "bill-1", "--json").json["workers"]
-    assert (told["is_listener"], told["pid"], told["is_alive"]) == (True, None, True)
+    [data] = project.here("show", "bill-1", "--json").json["workers"]
+    assert (data["is_listener"], data["pid"], data["is_alive"]) == (True, None, True)
     out = project.here("doctor").out
     assert re.search(rf"^ok +listeners +1 alive \(biller at {where}\) *$", out, re.M)
     assert re.search(r"^ok +workers +0 alive *$", out, re.M)
     assert "nobody listens" not in project.here("show", "bill-2").out
 
 
-def test_one_whose_lease_is_over_is_dead_and_nobody_listens(project: Project):
+def test_a_listener_with_an_expired_lease_is_dead(project: Project):
     asyncio.run(deliver(project, -1.0))
     out = project.here("show", "bill-1").out
     assert re.search(

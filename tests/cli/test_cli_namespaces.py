@@ -26,12 +26,12 @@ def test_each_namespace_has_its_runs_and_its_workers(project: Project, monkeypat
         assert f"serves etl from all queues of namespace acme in {project.url}\n" in banner
         code = "from holdfast import Client; print(Client(namespace='acme').run_sync('etl', 'x'))"
         assert project.python("-c", code).out == "{'sum': 6}\n"
-        told = {
+        data = {
             check["name"]: check for check in project.here("doctor", "--json", "--namespace", "acme").json["checks"]
         }
-        assert told["namespace"]["message"] == "acme, in runs.acme.db"
-        assert told["store url"]["message"] == f"{project.url}?namespace=acme (from HOLDFAST_URL)"
-        assert told["workers"]["message"].startswith("1 alive")
+        assert data["namespace"]["message"] == "acme, in runs.acme.db"
+        assert data["store url"]["message"] == f"{project.url}?namespace=acme (from HOLDFAST_URL)"
+        assert data["workers"]["message"].startswith("1 alive")
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(timeout=30)

@@ -93,7 +93,7 @@ STORE_ONLY: Sequence[tuple[str, ...]] = [
 
 
 @dataclass(frozen=True)
-class Behind(Project):
+class RemoteProject(Project):
     """A project whose commands go to a server."""
 
     address: str
@@ -108,7 +108,7 @@ class Pair:
     """Two databases with the same in them, and a server over one of them."""
 
     local: Project
-    remote: Behind
+    remote: RemoteProject
     question: str
 
     def both(self, *words: str) -> tuple[Outcome, Outcome]:
@@ -149,35 +149,35 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     question = asyncio.run(fill())
     shutil.copy(local.database, other.database)
     with served(other.url) as address:
-        yield Pair(local, Behind(other.folder, address), question)
+        yield Pair(local, RemoteProject(other.folder, address), question)
 
 
-def without_chance(text: str) -> Any:
+def mask_random_values(text: str) -> Any:
     """JSON, or lines of it, without what is another one each time: moments of this very command, and where it is."""
     try:
         found: Any = json.loads(text)
     except ValueError:
         found = [json.loads(line) for line in text.splitlines()]
-    told = re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.]+(\+00:00|Z| UTC)?", "WHEN", json.dumps(found))
-    told = re.sub(r"(http://127\.0\.0\.1:\d+|sqlite:///[^ \"]*runs\.db)", "URL", told)
-    return json.loads(re.sub(r"\d+ (second|minute)s? ago|\bnow\b", "AGO", told))
+    masked = re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.]+(\+00:00|Z| UTC)?", "WHEN", json.dumps(found))
+    masked = re.sub(r"(http://127\.0\.0\.1:\d+|sqlite:///[^ \"]*runs\.db)", "URL", masked)
+    return json.loads(re.sub(r"\d+ (second|minute)s? ago|\bnow\b", "AGO", masked))
 
 
-def without_moments(text: str) -> str:
+def mask_times(text: str) -> str:
     """Lines for people, without moments and spans: what is "now" is "1 s ago" soon, and "59 s ago" "1 min ago".
 
     Columns are as wide as they must be.
     """
-    told = re.sub(r"(\d[\d.]* (ms|s|min|h|d)\b *)+ago|\bnow\b", "AGO ", text)
-    told = re.sub(r"(\d[\d.]* (ms|s|min|h|d)\b *)+", "SPAN ", told)
-    return re.sub(r" +", " ", re.sub(r"[\d:.]+( *UTC)?", "N", told))
+    masked = re.sub(r"(\d[\d.]* (ms|s|min|h|d)\b *)+ago|\bnow\b", "AGO ", text)
+    masked = re.sub(r"(\d[\d.]* (ms|s|min|h|d)\b *)+", "SPAN ", masked)
+    return re.sub(r" +", " ", re.sub(r"[\d:.]+( *UTC)?", "N", masked))
 
 
 @pytest.mark.parametrize("words", READING, ids=" ".join)
-def test_a_server_tells_what_its_store_tells(pair: Pair, words: tuple[str, ...]):
+def test_a_server_prints_the_same_as_its_store(pair: Pair, words: tuple[str, ...]):
     local, remote = pair.both(*words, "--json")
     assert (remote.code, remote.err) == (local.code, local.err) == (0, "")
-    assert without_chance(remote.out) == without_chance(local.out)
+    assert mask_random_values(remote.out) == mask_random_values(local.out)
     assert local.out.strip() not in ("[]", "", "{}") or words[0] in ("dead", "disable")
 
 
@@ -185,7 +185,7 @@ def test_lists_for_people_are_the_same(pair: Pair):
     for words in (("runs",), ("show", "held"), ("agents", "--all"), ("queues",), ("addresses",), ("approvals",)):
         local, remote = pair.both(*words)
         assert (remote.code, remote.err) == (local.code, local.err) == (0, "")
-        assert without_moments(remote.out) == without_moments(local.out)
+        assert mask_times(remote.out) == mask_times(local.out)
 
 
 def test_an_export_is_the_same_file_and_can_be_read_again(pair: Pair, tmp_path: Path):
@@ -197,11 +197,11 @@ def test_an_export_is_the_same_file_and_can_be_read_again(pair: Pair, tmp_path: 
     assert (tmp_path / "remote").read_bytes() == (tmp_path / "local").read_bytes()
 
 
-@pytest.mark.parametrize(("words", "told"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
-def test_what_is_refused_says_the_same_in_one_message(pair: Pair, words: tuple[str, ...], told: str):
+@pytest.mark.parametrize(("words", "message"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
+def test_a_refusal_is_the_same_message_over_http(pair: Pair, words: tuple[str, ...], message: str):
     local, remote = pair.both(*words)
     assert local.code == remote.code == 1
-    assert told in remote.err
+    assert message in remote.err
     assert remote.err.startswith("error: ")
     there = remote.err.replace("this server's store", "URL").replace(pair.remote.url, "URL")
     assert there == local.err.replace(pair.local.url, "URL")
@@ -220,7 +220,7 @@ def test_commands_that_change_something_say_the_same(pair: Pair):
     for words in CHANGING:
         local, remote = pair.both(*words, "--json")
         assert (remote.code, remote.err) == (local.code, local.err), words
-        assert without_chance(remote.out) == without_chance(local.out), words
+        assert mask_random_values(remote.out) == mask_random_values(local.out), words
 
 
 def test_a_triggered_schedule_starts_a_run_there(pair: Pair):
@@ -242,15 +242,15 @@ def test_doctor_looks_at_the_server(pair: Pair):
     assert {"namespace", "runs", "workers", "listeners"} <= checks.keys()
 
 
-def test_a_namespace_is_said_by_the_key(pair: Pair):
+def test_the_key_determines_the_namespace(pair: Pair):
     refused = pair.remote.here("runs", "--namespace", "acme")
     assert refused.code == 1
     assert "a server knows by the key whose runs are meant" in refused.err
 
 
-def test_a_server_that_is_not_there_is_told_soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_an_unreachable_server_is_reported_quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr("holdfast.cli.shared.store_access.OPEN_TIMEOUT_S", 0.0)
-    refused = Behind(tmp_path, "http://127.0.0.1:9").here("runs")
+    refused = RemoteProject(tmp_path, "http://127.0.0.1:9").here("runs")
     assert refused.code == 1
     assert "http://127.0.0.1:9 does not answer" in refused.err
     assert "Traceback" not in refused.err
@@ -295,7 +295,7 @@ def test_a_key_that_may_only_submit_sends_signals_and_triggers(project: Project,
     key = project.here("keys", "create", "sender", "--scope", "submit", "--quiet").out.strip()
     monkeypatch.setenv("HOLDFAST_API_KEY", key)
     with served(project.url) as address:
-        remote = Behind(project.folder, address)
+        remote = RemoteProject(project.folder, address)
         assert "It needs the scope 'read'" in remote.here("runs").err
         sent = remote.here("send", "place", "{}", "--id", "s-10", "--json")
         assert (sent.code, sent.err) == (0, "")

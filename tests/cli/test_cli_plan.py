@@ -54,9 +54,9 @@ def test_the_newest_plan_is_shown_as_a_checklist(planned: Project) -> None:
 
 
 def test_the_plan_is_there_for_programs(planned: Project) -> None:
-    told = planned.here("show", "plan-1", "--json").json
-    assert [one["status"] for one in told["plan"]] == ["done", "working", "open", "dropped"]
-    assert told["plan"][3] == {"task": "moat", "status": "dropped"}
+    data = planned.here("show", "plan-1", "--json").json
+    assert [one["status"] for one in data["plan"]] == ["done", "working", "open", "dropped"]
+    assert data["plan"][3] == {"task": "moat", "status": "dropped"}
 
 
 def test_a_run_without_a_plan_shows_none(planned: Project, tmp_path: Path) -> None:

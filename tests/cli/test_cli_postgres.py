@@ -129,7 +129,7 @@ def test_commands_work_as_on_any_store(pg: PostgresProject):
     assert ids(pg.here("runs", "--json")) == {"etl-in-default", "order-1"}
 
 
-def test_commands_lead_to_the_namespace_that_was_asked(pg: PostgresProject):
+def test_suggested_commands_name_the_same_namespace(pg: PostgresProject):
     assert pg.here("namespaces", "--json").json == ["default", "acme"]
     assert pg.here("namespaces").out == "default\nacme\n"
     assert "more: holdfast runs --limit 1 --namespace acme --before" in (
@@ -139,29 +139,31 @@ def test_commands_lead_to_the_namespace_that_was_asked(pg: PostgresProject):
     assert "more: holdfast runs --limit 1 --url 'postgresql://" in elsewhere
     assert ":***@" in elsewhere
     assert "no run 'etl-in-acme' in postgresql://" in pg.here("show", "etl-in-acme").err
-    for namespace, said in {"bolt": "there are default and acme", "A!": "cannot be the name of a namespace"}.items():
+    for namespace, message in {"bolt": "there are default and acme", "A!": "cannot be the name of a namespace"}.items():
         done = pg.here("runs", "--namespace", namespace)
         assert done.code == 1
-        assert said in done.err
+        assert message in done.err
     assert pg.here("runs", "--namespace", "bolt", "--url", f"{pg.url}&namespace=acme").code == 1
     assert pg.here("namespaces", "--json").json == ["default", "acme"], "looking makes none"
 
 
-def test_doctor_tells_how_the_database_is(pg: PostgresProject):
+def test_doctor_reports_the_state_of_the_database(pg: PostgresProject):
     found = get_checks(pg.here("doctor", "--json", "--namespace", "acme"))
-    told = {name: found[name]["message"] for name in found}
-    assert told["server"].startswith("PostgreSQL ")
-    assert "acme, in the schema holdfast_acme of " in told["namespace"]
-    assert told["namespace"].endswith("; others here: default")
-    assert "up to date" in told["database"]
-    assert "may read and write the tables" in told["privileges"]
-    assert found["durability"]["status"] == ("ok" if "fsync=on, full_page_writes=on" in told["durability"] else "warn")
-    assert "a durable commit" in told["commit"]
-    assert "notifications are heard" in told["notifications"]
-    assert "the server's counts" in told["clock"]
-    assert "iB in all" in told["tables"]
-    assert told["workers"].startswith("0 alive")
-    assert "completed" in told["runs"]
+    messages = {name: found[name]["message"] for name in found}
+    assert messages["server"].startswith("PostgreSQL ")
+    assert "acme, in the schema holdfast_acme of " in messages["namespace"]
+    assert messages["namespace"].endswith("; others here: default")
+    assert "up to date" in messages["database"]
+    assert "may read and write the tables" in messages["privileges"]
+    assert found["durability"]["status"] == (
+        "ok" if "fsync=on, full_page_writes=on" in messages["durability"] else "warn"
+    )
+    assert "a durable commit" in messages["commit"]
+    assert "notifications are heard" in messages["notifications"]
+    assert "the server's counts" in messages["clock"]
+    assert "iB in all" in messages["tables"]
+    assert messages["workers"].startswith("0 alive")
+    assert "completed" in messages["runs"]
     assert (
         "no tables are there yet"
         in get_checks(pg.here("doctor", "--json", "--namespace", "new"))["database"]["message"]
@@ -169,14 +171,14 @@ def test_doctor_tells_how_the_database_is(pg: PostgresProject):
     assert pg.here("namespaces", "--json").json == ["default", "acme"]
 
 
-def test_what_is_wrong_with_a_database_is_told_in_words(pg: PostgresProject):
+def test_problems_of_a_database_are_described(pg: PostgresProject):
     schema = psycopg.connect(pg.url, autocommit=True)
     name = urlsplit(pg.url).path[1:]
     with schema as admin:
         admin.execute(f"CREATE ROLE {name}_stranger LOGIN")
         admin.execute(f"CREATE ROLE {name}_nobody NOLOGIN")
         try:
-            for url, said in {
+            for url, problem in {
                 with_user(pg.url, f"{name}_stranger"): "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES",
                 with_user(pg.url, f"{name}_stranger") + "&namespace=new": "GRANT CREATE ON DATABASE",
                 with_user(pg.url, f"{name}_nobody"): "refuses this user",
@@ -186,11 +188,11 @@ def test_what_is_wrong_with_a_database_is_told_in_words(pg: PostgresProject):
                 if "namespace=new" not in url:
                     done = pg.here("runs", "--url", url)
                     assert done.code == 1
-                    assert said in done.err
+                    assert problem in done.err
                 done = pg.here("doctor", "--json", "--url", url)
                 assert done.code == 1
                 [failed] = [check for check in get_checks(done).values() if check["status"] == "fail"]
-                assert said in failed["message"] + failed["advice"]
+                assert problem in failed["message"] + failed["advice"]
         finally:
             admin.execute(f"DROP ROLE {name}_stranger")
             admin.execute(f"DROP ROLE {name}_nobody")
@@ -214,10 +216,10 @@ async def test_no_error_and_no_object_shows_the_password(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(store_readiness, "UNREACHABLE_TIMEOUT_S", 0.0)
-    said: list[str] = []
+    texts: list[str] = []
 
     def note(error: HoldfastError) -> None:
-        said.extend(traceback.format_exception(error))
+        texts.extend(traceback.format_exception(error))
 
     async with Client(pg.url) as client, Runtime(pg.url, workflows=[]) as runtime:
         provider = runtime.store_provider
@@ -225,12 +227,12 @@ async def test_no_error_and_no_object_shows_the_password(
             with pytest.raises(RunNotFound) as raised:
                 await ask("nothing")
             note(raised.value)
-        said += [repr(client), client.url, repr(runtime), runtime.url, (await runtime.store_provider.store()).url]
+        texts += [repr(client), client.url, repr(runtime), runtime.url, (await runtime.store_provider.store()).url]
     for make in (Client(unreachable.url), Runtime(unreachable.url, workflows=[])):
         with pytest.raises(StoreUnavailable) as unavailable:
             async with make:
                 pass
         note(unavailable.value)
-        said += [repr(make), make.url]
-    assert not [text for text in (*said, caplog.text) if SECRET in text]
-    assert sum("***" in text for text in said) >= 8
+        texts += [repr(make), make.url]
+    assert not [text for text in (*texts, caplog.text) if SECRET in text]
+    assert sum("***" in text for text in texts) >= 8

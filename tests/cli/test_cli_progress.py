@@ -26,17 +26,17 @@ def test_progress_is_printed_while_a_command_works_and_stderr_is_a_terminal(
     monkeypatch.setattr(event_loop, "_PROGRESS_DELAY_S", 0)
     monkeypatch.setattr(event_loop, "_PROGRESS_INTERVAL_S", 0)
     monkeypatch.setattr(sys, "stderr", stderr)
-    is_told, told = asyncio.Event(), [1, 2]
+    is_printed, numbers = asyncio.Event(), [1, 2]
 
     def progress() -> str:
-        number = told.pop(0)
-        if not told:
-            is_told.set()
+        number = numbers.pop(0)
+        if not numbers:
+            is_printed.set()
         return f"{number} so far"
 
     async def work() -> str:
         if expected:
-            await is_told.wait()
+            await is_printed.wait()
         return "done"
 
     assert event_loop.run_in_loop(work(), format_progress=progress) == "done"
@@ -60,6 +60,7 @@ from holdfast.cli.shared import event_loop
 event_loop._PROGRESS_DELAY_S = 0
 main({json.dumps(command)})
 """
+    assert history.here("export", "--all", "--output", str(history.folder / "all.jsonl")).code == 0  # for the import
     assert expected in history.python_on_a_terminal("-c", code)
 
 

@@ -1,4 +1,4 @@
-"""``holdfast queues``: what is told of limits, and what people do with them."""
+"""``holdfast queues``: listing queues and changing their limits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def queued(project: Project) -> Project:
     return project
 
 
-def test_without_any_it_is_told_how_to_give_one_limits(project: Project):
+def test_an_empty_list_explains_how_to_give_a_queue_limits(project: Project):
     assert "there is no database" in project.here("queues").err
 
     async def nothing(_: Store) -> None: ...
@@ -66,7 +66,7 @@ def test_without_any_it_is_told_how_to_give_one_limits(project: Project):
     assert project.here("queues", "--json").json == []
 
 
-def test_the_list_tells_what_is_running_and_waiting_and_why_nothing_begins(queued: Project):
+def test_the_list_shows_running_and_waiting_counts_and_why_nothing_starts(queued: Project):
     lines = queued.here("queues").out.splitlines()
     assert re.fullmatch(r"queue +limits +running +waiting +now", lines[0])
     assert re.fullmatch(r"hourly +1/hour +1 +1 +rate is used up until \d\d:\d\d:\d\d, in \d+ min", lines[1])
@@ -168,7 +168,7 @@ def test_what_cannot_be_meant_is_refused(queued: Project, arguments: list[str], 
     assert words in " ".join(done.err.split())
 
 
-def test_keys_without_a_place_are_told_where_the_queue_itself_has_some(project: Project):
+def test_full_keys_are_reported_for_a_queue_with_free_places(project: Project):
     async def fill(store: Store) -> None:
         await store.queues.declare([NewQueue("llm", QueueLimits(concurrency=9, key_concurrency=1))])
         await store.commit([new(number, "acme") for number in range(3)])

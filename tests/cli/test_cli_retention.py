@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli_project import Project
 
-from holdfast.cli.journals.archives import read_archive
+from holdfast.services.archive_files import read_archive
 from holdfast.stores.sqlite import SqliteStore
 
 
@@ -33,9 +33,9 @@ def test_dead_runs_are_listed_with_what_they_did(history: Project):
     assert "deaths      3 workers that held no other run, the last one " in done.out
     assert "recorded    0 records" in done.out
     assert "fix the cause, then: holdfast dead retry crasher" in done.out
-    [told] = json.loads(history.here("dead", "--json").out)
-    assert (told["id"], told["death_count"], told["record_count"], told["last_step_name"]) == ("crasher", 3, 0, "")
-    assert "died 3 times while this was the only run it held" in told["reason"]
+    [data] = json.loads(history.here("dead", "--json").out)
+    assert (data["id"], data["death_count"], data["record_count"], data["last_step_name"]) == ("crasher", 3, 0, "")
+    assert "died 3 times while this was the only run it held" in data["reason"]
     assert history.here("dead", "--workflow", "etl").out == "no run of workflow 'etl' is dead\n"
     assert history.here("dead", "show", "crasher").out.startswith("run        crasher\n")
 
@@ -47,8 +47,8 @@ def test_dead_runs_are_retried_by_id_or_all_of_them(dead: Project):
     assert dead.here("dead", "retry").code == 2
     done = dead.here("dead", "retry", "--all", "--yes", "--json")
     assert done.code == 0
-    told = json.loads(done.out)
-    assert (told["id"], told["state"], told["changed"]) == ("crasher", "pending", True)
+    data = json.loads(done.out)
+    assert (data["id"], data["state"], data["changed"]) == ("crasher", "pending", True)
     assert dead.here("dead", "retry", "--workflow", "crasher").out == "no run of workflow 'crasher' is dead\n"
     again = dead.here("dead", "retry", "crasher")
     assert again.code == 1
@@ -57,9 +57,9 @@ def test_dead_runs_are_retried_by_id_or_all_of_them(dead: Project):
 
 def test_dead_runs_are_purged_and_others_are_not(dead: Project):
     assert dead.here("dead", "purge", "--all").code == 2
-    kept = dead.here("dead", "purge", "etl-acme", "--yes")
-    assert kept.code == 1
-    assert "kept 1 run: it belongs to a run that is not to be deleted, by its state or workflow\n    etl-" in kept.out
+    output = dead.here("dead", "purge", "etl-acme", "--yes")
+    assert output.code == 1
+    assert "kept 1 run: it belongs to a run that is not to be deleted, by its state or workflow\n    etl-" in output.out
     assert dead.here("dead", "purge", "crasher", "--dry-run").out.startswith("would delete 1 run and 0 records")
     assert dead.here("dead", "purge", "--all", "--older-than", "30d", "--yes").out.startswith("deleted 0 runs")
     assert dead.here("dead", "purge", "crasher", "--yes").out.startswith("deleted 1 run and 0 records")
@@ -67,17 +67,17 @@ def test_dead_runs_are_purged_and_others_are_not(dead: Project):
     assert dead.here("dead").out == "no run is dead\n"
 
 
-def test_prune_tells_what_it_would_do_and_does_it(dead: Project):
+def test_prune_reports_what_it_would_do_and_does_it(dead: Project):
     before = ids(dead)
     would = dead.here("prune", "--older-than", "0s", "--dry-run", "--json")
-    told = json.loads(would.out)
-    assert (told["dry_run"], told["run_count"], told["kept_by_reason"]) == (True, 1, {})
+    data = json.loads(would.out)
+    assert (data["dry_run"], data["run_count"], data["kept_by_reason"]) == (True, 1, {})
     assert ids(dead) == before
     unasked = dead.here("prune", "--older-than", "0s")
     assert unasked.code == 1
     assert "pass --yes, or --dry-run" in unasked.err
     done = json.loads(dead.here("prune", "--older-than", "0s", "--yes", "--json").out)
-    assert {**done, "dry_run": True} == told
+    assert {**done, "dry_run": True} == data
     assert ids(dead) == before - {"etl-acme"}
     assert dead.here("prune", "--older-than", "0s", "--state", "failed", "--state", "dead", "--yes").code == 0
     assert ids(dead) == before - {"etl-acme", "etl-bad", "crasher"}
@@ -120,7 +120,7 @@ def test_a_run_that_needs_another_one_is_not_imported_without_it(seeded: Project
     file, other = seeded.folder / "runs.jsonl", f"sqlite:///{seeded.folder / 'other.db'}"
     seeded.here("export", "--all", "--workflow", "order", "-o", str(file))
     head, line, end = file.read_text().splitlines()
-    waits = {**json.loads(line), "links": [{"position": 0, "child_id": "elsewhere"}]}
+    waits = {**json.loads(line), "extras": {"links": [{"position": 0, "child_id": "elsewhere"}]}}
     file.write_text("\n".join([head, json.dumps(waits), end]))
     done = seeded.here("import", str(file), "--url", other)
     assert done.code == 1
@@ -150,15 +150,15 @@ def test_an_import_that_was_interrupted_is_completed_by_the_next_one(seeded: Pro
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [("", "is not an archive of runs"), ('{"format": "holdfast-archive", "version": 9}\n', "newer Holdfast")],
 )
-def test_import_refuses_another_file(seeded: Project, text: str, told: str):
+def test_import_refuses_another_file(seeded: Project, text: str, message: str):
     file = seeded.folder / "file"
     file.write_text(text)
     done = seeded.here("import", str(file))
     assert done.code == 1
-    assert told in done.err
+    assert message in done.err
     assert "cannot be read" in seeded.here("import", "none").err
     assert seeded.here("export").code == 2
     assert seeded.here("export", "etl-acme", "--state", "failed").code == 2
@@ -179,7 +179,7 @@ def test_an_archive_is_read_from_stdin(seeded: Project):
     assert ids(seeded) == ids(seeded, "--url", other)
 
 
-def test_an_export_that_fails_leaves_nothing_behind(seeded: Project):
+def test_an_export_that_fails_leaves_no_file(seeded: Project):
     done = seeded.here("export", "--all", "--decrypted", "-o", str(seeded.folder / "runs.jsonl"))
     assert done.code == 1
     assert "set HOLDFAST_ENCRYPTION_KEYS" in done.err

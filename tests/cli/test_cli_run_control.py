@@ -23,7 +23,7 @@ def objects(done: Outcome) -> list[dict[str, Any]]:
     return found
 
 
-def test_cancelling_several_runs_tells_of_each_and_fails_if_one_does(seeded: Project):
+def test_cancelling_several_runs_reports_each_and_fails_if_one_does(seeded: Project):
     done = seeded.here("cancel", "order-7", "order-77", "etl-acme")
     assert done.code == 1
     assert done.out.splitlines() == [
@@ -49,7 +49,7 @@ def test_cancelling_several_runs_tells_of_each_and_fails_if_one_does(seeded: Pro
     assert (third["state"], third["changed"], third["error"]["type"]) == ("completed", False, "RunEnded")
 
 
-def test_a_run_that_nobody_has_begun_is_cancelled_at_once(seeded: Project):
+def test_a_run_that_has_not_started_is_cancelled_at_once(seeded: Project):
     seeded.start("order", 8)
     assert seeded.here("cancel", "order-8").out == "run 'order-8' is cancelled: it had not started\n"
     assert seeded.here("cancel", "order-8").out == "run 'order-8' is cancelled already: nothing changed\n"
@@ -77,7 +77,7 @@ def test_a_run_that_a_worker_holds_is_cancelled_by_that_worker(seeded: Project):
         loop.close()
 
 
-def test_waiting_for_a_cancel_that_nobody_carries_out_ends_with_an_error(seeded: Project):
+def test_waiting_for_a_cancel_that_no_worker_carries_out_is_an_error(seeded: Project):
     done = seeded.here("cancel", "order-7", "--wait", "0.1")
     assert (done.code, done.out) == (1, "")
     assert "run 'order-7' has not ended within 100 ms; it is still to be cancelled" in done.err
@@ -172,7 +172,7 @@ def test_a_run_that_was_undone_cannot_be_retried_but_forked(undone: Project):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--at", "chek"], "run 'etl-acme' has no recorded step 'chek'; recorded: 1 (extract), "),
         (["--at", "9"], "run 'etl-acme' has no recorded step 9"),
@@ -180,10 +180,10 @@ def test_a_run_that_was_undone_cannot_be_retried_but_forked(undone: Project):
         (["--id", "order-7"], "the id 'order-7' is taken: give the fork another one"),
     ],
 )
-def test_a_fork_that_cannot_be_made_says_why(seeded: Project, options: list[str], told: str):
+def test_a_fork_that_cannot_be_made_says_why(seeded: Project, options: list[str], message: str):
     done = seeded.here("fork", "etl-acme", *options)
     assert (done.code, done.out) == (1, "")
-    assert told in done.err
+    assert message in done.err
 
 
 def test_a_retry_takes_the_failed_runs_that_it_had_started_along(undone: Project):
@@ -193,11 +193,11 @@ def test_a_retry_takes_the_failed_runs_that_it_had_started_along(undone: Project
     assert undone.here("show", "broken-leaf-2", "--json").json["state"] == "pending"
 
 
-def test_a_once_step_is_run_a_second_time_only_if_that_is_said(undone: Project):
+def test_a_once_step_is_run_again_only_with_run_again(undone: Project):
     refused = undone.here("retry", "mailer", "--json")
     assert refused.code == 1
-    [told] = objects(refused)
-    assert (told["changed"], told["state"], told["error"]["type"]) == (False, "failed", "RetryRefused")
+    [data] = objects(refused)
+    assert (data["changed"], data["state"], data["error"]["type"]) == (False, "failed", "RetryRefused")
     done = undone.here("retry", "mailer", "--run-again")
     assert done.code == 0
     assert "step 1 (letter) is tried again" in done.out

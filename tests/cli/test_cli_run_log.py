@@ -29,7 +29,7 @@ RETRIED = "step 'load' of run 'etl-bad' failed (attempt 1 of 3), retrying in "
 FAILED = "run 'etl-bad' of workflow 'etl' failed: ValueError: [red]no such[/red] customer \\x1b[31m"
 
 
-def lines_until(worker: subprocess.Popen[str], wanted: str) -> list[str]:
+def read_lines_until(worker: subprocess.Popen[str], wanted: str) -> list[str]:
     assert worker.stderr is not None
     found: list[str] = []
     for line in worker.stderr:
@@ -50,15 +50,15 @@ def seeded_project(project: Project) -> Project:
 
 
 def test_a_worker_shows_retries_and_failures(project: Project):
-    told = lines_until(seeded_project(project).worker("app"), " failed: ValueError")
+    output = read_lines_until(seeded_project(project).worker("app"), " failed: ValueError")
     stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} "
-    assert sum(bool(re.match(f"{stamp}WARNING holdfast.runs: {re.escape(RETRIED)}", line)) for line in told) == 3
-    assert sum(bool(re.match(f"{stamp}ERROR holdfast.runs: {re.escape(FAILED)}", line)) for line in told) == 1
+    assert sum(bool(re.match(f"{stamp}WARNING holdfast.runs: {re.escape(RETRIED)}", line)) for line in output) == 3
+    assert sum(bool(re.match(f"{stamp}ERROR holdfast.runs: {re.escape(FAILED)}", line)) for line in output) == 1
 
 
 def test_with_json_every_line_of_a_worker_is_an_object(project: Project):
-    told = lines_until(seeded_project(project).worker("app", "--log-format", "json"), " failed: ValueError")
-    rows = [json.loads(line) for line in told]
+    data = read_lines_until(seeded_project(project).worker("app", "--log-format", "json"), " failed: ValueError")
+    rows = [json.loads(line) for line in data]
     assert {"time", "level", "logger", "message"} <= rows[0].keys()
     assert "serves" in rows[0]["message"]
     retried = [row for row in rows if "retry_in_s" in row]
@@ -69,15 +69,15 @@ def test_with_json_every_line_of_a_worker_is_an_object(project: Project):
 
 
 def test_the_level_of_a_workers_log_can_be_chosen(project: Project):
-    told = lines_until(seeded_project(project).worker("app", "--log-level", "error"), " failed: ValueError")
-    assert len([line for line in told if "holdfast.runs" in line]) == 1
+    error_text = read_lines_until(seeded_project(project).worker("app", "--log-level", "error"), " failed: ValueError")
+    assert len([line for line in error_text if "holdfast.runs" in line]) == 1
 
 
 def test_a_module_that_sets_up_logging_keeps_its_own_format(project: Project):
     app = project.folder / "app.py"
     app.write_text(app.read_text() + "\nimport logging\nlogging.basicConfig(format='mine: %(message)s')\n")
-    told = lines_until(seeded_project(project).worker("app"), " failed: ValueError")
-    assert f"mine: {FAILED}" in told
+    output = read_lines_until(seeded_project(project).worker("app"), " failed: ValueError")
+    assert f"mine: {FAILED}" in output
 
 
 def test_a_script_on_a_terminal_shows_them_too(project: Project):
@@ -129,7 +129,7 @@ async def long() -> None:
     first.kill()
     first.wait()
     (project.folder / "second").touch()
-    told = lines_until(project.worker("app:long"), "is taken over")
-    assert any(line.endswith(" died: 1 of its runs can be taken over") for line in told)
+    output = read_lines_until(project.worker("app:long"), "is taken over")
+    assert any(line.endswith(" died: 1 of its runs can be taken over") for line in output)
     wanted = "run 'long' of workflow 'long' is taken over after its worker died (1 recorded outcome is kept)"
-    assert any(line.endswith(wanted) for line in told)
+    assert any(line.endswith(wanted) for line in output)

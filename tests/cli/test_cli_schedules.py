@@ -1,4 +1,4 @@
-"""``holdfast schedules``: what is told of schedules, and what people do with them."""
+"""``holdfast schedules``: listing and changing schedules."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def planned(project: Project) -> Project:
     return project
 
 
-def test_without_any_it_is_told_how_to_make_one(project: Project):
+def test_an_empty_list_explains_how_to_create_a_schedule(project: Project):
     assert "there is no database" in project.here("schedules").err
 
     async def make_database() -> None:
@@ -57,7 +57,7 @@ def test_without_any_it_is_told_how_to_make_one(project: Project):
     assert project.here("schedules", "--json").json == []
 
 
-def test_the_list_tells_when_each_fires_next_in_its_own_zone_and_what_is_wrong(planned: Project):
+def test_the_list_shows_when_each_fires_next_in_its_zone_and_what_is_wrong(planned: Project):
     lines = planned.here("schedules").out.splitlines()
     assert re.fullmatch(r"schedule +workflow +when +next +last run +catch-up", lines[0])
     soon = r"in \d+ \w+( \d+ \w+)?"
@@ -99,32 +99,32 @@ def test_one_is_shown_with_all_that_is_known_of_it(planned: Project):
 
 
 def test_it_is_paused_resumed_triggered_and_deleted(planned: Project):
-    def told(*words: str) -> str:
+    def run_schedules(*words: str) -> str:
         done = planned.here("schedules", *words)
         assert done.code == 0, done.err
         return done.out
 
-    assert told("pause", "nightly") == (
+    assert run_schedules("pause", "nightly") == (
         "schedule 'nightly' is paused; `holdfast schedules resume nightly` lets it fire again\n"
     )
-    assert "was paused before: nothing changed" in told("pause", "nightly")
-    assert re.search(r"^nightly .* paused +all$", told(), re.M)
-    assert "'nightly' was paused " in told()
-    assert re.match(r"schedule 'nightly' is resumed; next: \S+ 02:30:00 CES?T, in ", told("resume", "nightly"))
+    assert "was paused before: nothing changed" in run_schedules("pause", "nightly")
+    assert re.search(r"^nightly .* paused +all$", run_schedules(), re.M)
+    assert "'nightly' was paused " in run_schedules()
+    assert re.match(r"schedule 'nightly' is resumed; next: \S+ 02:30:00 CES?T, in ", run_schedules("resume", "nightly"))
     assert planned.here("schedules", "resume", "nightly", "--json").json["changed"] is False
 
-    assert "no live worker serves workflow 'etl'" in told("trigger", "hourly")
+    assert "no live worker serves workflow 'etl'" in run_schedules("trigger", "hourly")
     run = planned.here("schedules", "trigger", "nightly", "--json").json["run_id"]
     assert [one["id"] for one in planned.here("runs", "--tag", "schedule:nightly", "--json").json] == [run]
-    assert re.search(r"^nightly .* pending +all$", told(), re.M)
+    assert re.search(r"^nightly .* pending +all$", run_schedules(), re.M)
 
-    assert told("delete", "nightly") == "schedule 'nightly' is deleted, its runs stay\n"
-    assert "a worker that starts with that code brings it back" in told("delete", "old one")
+    assert run_schedules("delete", "nightly") == "schedule 'nightly' is deleted, its runs stay\n"
+    assert "a worker that starts with that code brings it back" in run_schedules("delete", "old one")
     assert [one["name"] for one in planned.here("schedules", "--json").json] == ["hourly"]
     assert planned.here("schedules", "delete", "nightly").code == 1
 
 
-def test_what_was_missed_during_a_pause_is_told_when_it_is_resumed(planned: Project):
+def test_resume_reports_what_happens_to_missed_ticks(planned: Project):
     async def long_ago() -> None:
         store = SqliteStore(planned.database, clock=lambda: YESTERDAY)
         await store.open()
@@ -144,7 +144,7 @@ def test_what_was_missed_during_a_pause_is_told_when_it_is_resumed(planned: Proj
     assert datetime.fromisoformat(late["next_at"]) < datetime.now(UTC)
 
 
-def test_a_time_zone_that_only_the_server_knows_is_told_by_the_clock_here(
+def test_a_time_zone_that_only_the_server_knows_falls_back_to_local_time(
     planned: Project, monkeypatch: pytest.MonkeyPatch
 ):
     elsewhere = "30 2 * * * in Mars/Olympus_Mons"
@@ -154,6 +154,6 @@ def test_a_time_zone_that_only_the_server_knows_is_told_by_the_clock_here(
         return replace(await get(schedules, name), timing=elsewhere, zone="Mars/Olympus_Mons")
 
     monkeypatch.setattr(StoreSchedules, "get", get_elsewhere)
-    told = planned.here("schedules", "show", "nightly").out
-    assert f"as written: {elsewhere}" in told
-    assert re.search(r"  next +\d{4}-\d\d-\d\d \d\d:30:00 \S+, in \d+ \w+( \d+ \w+)?\n", told)
+    output = planned.here("schedules", "show", "nightly").out
+    assert f"as written: {elsewhere}" in output
+    assert re.search(r"  next +\d{4}-\d\d-\d\d \d\d:30:00 \S+, in \d+ \w+( \d+ \w+)?\n", output)

@@ -32,9 +32,9 @@ def test_a_key_is_made_shown_once_listed_and_revoked(project: Project):
         ("l", "default", ["listen:jobs"]),
     ]
     assert [key["name"] for key in project.here("keys", "list", "--namespace", "acme", "--json").json] == ["boss"]
-    told = project.here("keys", "list")
-    assert shown[0] not in told.out
-    assert "expires in 29 d" in told.out
+    output = project.here("keys", "list")
+    assert shown[0] not in output.out
+    assert "expires in 29 d" in output.out
     assert project.database.read_bytes().find(shown[0].split("_", 2)[2].encode()) == -1
 
     assert (
@@ -59,7 +59,7 @@ def test_a_key_is_made_shown_once_listed_and_revoked(project: Project):
         (["revoke", "0" * 12], 1, "there is no database at"),
     ],
 )
-def test_what_makes_no_sense_is_told(project: Project, words: list[str], code: int, says: str):
+def test_invalid_options_are_errors(project: Project, words: list[str], code: int, says: str):
     done = project.here("keys", *words)
     assert done.code == code
     assert says in " ".join(done.err.split())
@@ -72,7 +72,7 @@ def test_a_key_that_is_not_there_cannot_be_revoked(project: Project):
     assert "there is no key 'nobody': `holdfast keys list`" in done.err
 
 
-def test_the_audit_log_is_told(project: Project):
+def test_the_audit_log_is_shown(project: Project):
     assert project.here("audit").code == 1  # there is no database yet
     assert project.here("keys", "create", "x", "--scope", "read").code == 0
     assert "no changes were requested" in project.here("audit").out
@@ -89,9 +89,9 @@ def test_the_audit_log_is_told(project: Project):
         "asyncio.run(main())\n"
     )
     assert project.python("-c", code).code == 0
-    told = project.here("audit", "--limit", "2").out.splitlines()
-    assert [line.split()[3:5] for line in told[1:]] == [["allowed", "cancel_run"], ["denied", "cancel_run"]]
-    assert "run-2\\x1b[31m" in told[1]
+    output = project.here("audit", "--limit", "2").out.splitlines()
+    assert [line.split()[3:5] for line in output[1:]] == [["allowed", "cancel_run"], ["denied", "cancel_run"]]
+    assert "run-2\\x1b[31m" in output[1]
     entries = json.loads(project.here("audit", "--json").out)
     assert [entry["target"] for entry in entries] == [f"run-{n}\x1b[31m" for n in (2, 1, 0)]
     assert entries[0] == {

@@ -7,7 +7,7 @@ from cli_project import Project
 from waits import wait_until_sync
 
 
-def test_show_tells_the_journal_of_a_completed_run(history: Project):
+def test_show_prints_the_journal_of_a_completed_run(history: Project):
     done = history("show", "etl-acme")
     assert done.code == 0
     out = done.out
@@ -27,7 +27,7 @@ def test_show_keeps_credentials_out_of_the_arguments(history: Project):
     assert "k-456" not in out
 
 
-def test_show_tells_where_a_failed_run_broke(history: Project):
+def test_show_prints_where_a_run_failed(history: Project):
     out = history.here("show", "etl-bad").out
     assert re.search(r"^error +ValueError: \[red\]no such\[/red\] customer \\x1b\[31m$", out, re.M)
     assert re.search(r'File ".*app.py", line \d+, in etl\n +await check\(customer\)', out)
@@ -49,7 +49,7 @@ def test_show_names_the_dead_worker_that_holds_a_run_and_the_intent_it_left(hist
     assert "no live worker serves workflow 'payer'" in out
 
 
-def test_show_tells_who_holds_a_run_and_how_far_its_step_in_flight_is(seeded: Project):
+def test_show_prints_the_holder_of_a_run_and_the_progress_of_its_step(seeded: Project):
     seeded.start("copier")
     worker = seeded.worker("app:copier")
     try:
@@ -111,7 +111,7 @@ def test_an_unknown_id_suggests_ids_like_it(history: Project):
     assert "`holdfast runs` lists those" in history.here("show", "zzz").err
 
 
-def test_show_tells_the_runs_that_a_run_has_started(relatives: Project):
+def test_show_prints_the_runs_that_a_run_started(relatives: Project):
     out = relatives.here("show", "small").out
     assert re.search(r"^ +1  start nap .* ok\n +run 'nap-3600', now (pending|waiting)$", out, re.M)
     assert re.search(r"^ +3  child leaf .* ok\n +run 'small-leaf-0'$", out, re.M)
@@ -126,11 +126,11 @@ def test_show_sums_up_many_runs(relatives: Project):
     assert re.search(r"^3…22  child leaf ×20 .* ok, the last at \+", out, re.M)
     assert "      22 runs: 21 completed, 1 " in out
     assert "`holdfast runs --parent many`" in out
-    # The two that it found there already are told of as well.
+    # The two that it joined are listed as well.
     assert re.search(r"^ +nap-0 +nap +completed  \(not started by it\)$", relatives.here("show", "broken").out, re.M)
 
 
-def test_show_tells_what_was_undone_and_what_a_retry_would_do(relatives: Project):
+def test_show_prints_what_was_undone_and_what_a_retry_would_do(relatives: Project):
     out = relatives.here("show", "trip-bad").out
     assert re.search(r"^ +3  undoing: release +\+[\d.]+ ms +[\d.]+ ms +\d+  ok\n +room='room in rome'$", out, re.M)
     assert re.search(r'File ".*app.py", line \d+, in check\n +raise ValueError', out), "the step that failed first"
@@ -139,22 +139,22 @@ def test_show_tells_what_was_undone_and_what_a_retry_would_do(relatives: Project
 
     broken = relatives.here("show", "broken").out
     assert re.search(r"^ +5  child leaf .* failed\n +run 'broken-leaf-2'\n +ValueError: ", broken, re.M)
-    told = "`holdfast retry broken` takes back the end of child 5 (leaf); run 'broken-leaf-2' is retried as well"
-    assert f"retry      {told}\n" in broken
+    output = "`holdfast retry broken` takes back the end of child 5 (leaf); run 'broken-leaf-2' is retried as well"
+    assert f"retry      {output}\n" in broken
     mailer = relatives.here("show", "mailer").out
     assert "retry      takes back step 1 (letter). A `once` step would run a second time: check whether" in mailer
     assert "`holdfast retry mailer --run-again`" in mailer
     assert "\nretry " not in relatives.here("show", "small").out
 
 
-def test_show_tells_large_values_by_their_size(relatives: Project):
+def test_show_prints_large_values_by_their_size(relatives: Project):
     out = relatives.here("show", "large").out
     assert len(out) < 2000
     assert re.search(r"^result +2.9 MiB, see it with --json: 'yyy", out, re.M)
     assert re.search(r"^ +1  fill .* ok, 2.9 MiB$", out, re.M)
 
 
-def test_show_as_json_tells_of_relatives_and_retries(relatives: Project):
+def test_show_as_json_has_related_runs_and_retries(relatives: Project):
     small = relatives.here("show", "small", "--json").json
     assert [one["id"] for one in small["related_runs"]] == ["nap-3600", "nap-0", "small-leaf-0", "small-leaf-1"]
     assert {one["parent"] for one in small["related_runs"]} == {"small"}

@@ -111,7 +111,7 @@ def test_show_as_json_is_the_same_over_http(history_served: tuple[Project, str, 
     assert {**over_http, "reported_at": ""} == {**beside, "reported_at": ""}
 
 
-def test_a_run_that_is_not_there_and_a_key_that_is_missing_are_told(
+def test_an_unknown_run_and_a_missing_key_are_errors(
     history_served: tuple[Project, str, str], monkeypatch: pytest.MonkeyPatch
 ):
     project, address, token = history_served

@@ -183,8 +183,8 @@ def test_a_step_that_is_skipped_has_a_row(shop: Project):
         ("1", "check", "ok"), ("–", "review", "skipped"), ("–", "report", "skipped"), ("2", "ship", "ok"),
     ]  # fmt: skip
     assert short.endswith(" with 2 steps, 2 skipped.")
-    told = shop.here("show", "order-5", "--json").json["skipped_steps"]
-    assert told == [
+    data = shop.here("show", "order-5", "--json").json["skipped_steps"]
+    assert data == [
         {"step_number": 2, "name": "review", "next_number": 2},
         {"step_number": 3, "name": "report", "next_number": 2},
     ]
@@ -216,9 +216,9 @@ def test_a_step_that_is_skipped_again_after_a_retry_has_one_row(shop: Project):
     ],
 )
 def test_internal_records_have_no_row_and_are_not_counted(shop: Project, run: str, names: list[str], short: str):
-    told, table = rows(shop, run)
+    output, table = rows(shop, run)
     assert [row[1] for row in table] == names
-    assert f" with {short}" in told
+    assert f" with {short}" in output
     journal = shop.here("show", run, "--json").json["journal"]
     assert len([one for one in journal if not one["is_internal"]]) == len(table) < len(journal)
 
@@ -248,7 +248,7 @@ def test_a_run_is_shown_as_replayed_after_its_worker_was_killed(shop: Project):
     assert table[0][-3:] == ["ok,", "replayed", "×1"]
 
 
-def test_a_run_that_failed_before_its_first_step_is_not_said_to_record_something_later(shop: Project):
+def test_a_run_that_failed_before_its_first_step_promises_no_later_records(shop: Project):
     code = "from app import broken\nimport asyncio\nasync def main(): await broken()\nasyncio.run(main())"
     assert shop.python("-c", code).code == 1
     out = shop.here("show", "broken").out

@@ -43,21 +43,21 @@ def test_a_signal_wakes_a_waiting_run_that_a_worker_serves(seeded: Project):
     assert "it has completed" in refused.err
 
 
-def test_a_signal_for_a_run_that_nobody_serves_says_so(seeded: Project):
+def test_a_signal_for_an_unserved_run_reports_that(seeded: Project):
     assert "no live worker serves workflow 'order'" in seeded.here("signal", "order-7", "approved").out
 
 
-def test_a_signal_that_nobody_waits_for_is_sent_with_a_warning(seeded: Project):
+def test_a_signal_that_the_run_does_not_wait_for_is_sent_with_a_warning(seeded: Project):
     done = seeded.here("signal", "order-7", "aproved", "true")
     assert done.code == 0
     assert "sent signal 'aproved' to run 'order-7'" in done.out
     assert done.err.startswith(
         "warning: run 'order-7' does not wait for signal 'aproved': it waits for signal 'approved'. The signal is kept"
     )
-    told = seeded.here("signal", "order-7", "approved", "true", "--json")
-    assert (told.json["signal"], told.json["warning"], told.err) == ("approved", None, "")
-    told = seeded.here("signal", "order-7", "denied", "--json")
-    assert "it waits for signal 'approved'" in told.json["warning"]
+    data = seeded.here("signal", "order-7", "approved", "true", "--json")
+    assert (data.json["signal"], data.json["warning"], data.err) == ("approved", None, "")
+    data = seeded.here("signal", "order-7", "denied", "--json")
+    assert "it waits for signal 'approved'" in data.json["warning"]
     assert [one["name"] for one in seeded.here("show", "order-7", "--json").json["pending_signals"]] == [
         "aproved", "approved", "denied",
     ]  # fmt: skip
@@ -69,7 +69,7 @@ def test_a_signal_to_an_unknown_run_suggests_the_right_one(seeded: Project):
     assert "Did you mean order-7?" in done.err
 
 
-def test_retry_lets_a_failed_run_go_on_at_its_failed_step(seeded: Project):
+def test_retry_continues_a_failed_run_at_its_failed_step(seeded: Project):
     (seeded.folder / "mended").touch()
     done = seeded.here("retry", "etl-bad")
     assert done.code == 0
@@ -189,7 +189,7 @@ def test_runs_that_ended_before_are_left_as_they_are(incident: Project):
     assert incident.here("retry", "--error", "nothing").out == "no run is failed and matches\n"
 
 
-def test_nobody_is_retried_unless_somebody_says_yes(incident: Project):
+def test_no_run_is_retried_without_a_confirmation(incident: Project):
     refused = incident("retry", "--workflow", "agent")
     assert refused.code == 1
     assert "retrying 6 runs needs a confirmation: pass --yes." in refused.err

@@ -6,7 +6,7 @@ import pytest
 from cli_project import Project
 
 
-def inputs_of(project: Project, run_id: str) -> object:
+def read_inputs(project: Project, run_id: str) -> object:
     return project.here("show", run_id, "--json").json["inputs"]
 
 
@@ -35,12 +35,12 @@ def test_a_run_is_started_for_whichever_worker_serves_it(seeded: Project):
 def test_inputs_are_given_in_order_by_name_or_all_at_once(seeded: Project, words: list[str]):
     done = seeded.here("start", *words, "--id", "given", "--delay", "2h", "--json")
     assert done.code == 0, done.err
-    assert inputs_of(seeded, done.json["id"]) == {"name": "small", "count": 3}
+    assert read_inputs(seeded, done.json["id"]) == {"name": "small", "count": 3}
 
 
 def test_a_sentence_with_an_equals_sign_is_no_name(seeded: Project):
     done = seeded.here("start", "etl", "what is 1+1=?", "--json")
-    assert inputs_of(seeded, done.json["id"]) == {"customer": "what is 1+1=?"}
+    assert read_inputs(seeded, done.json["id"]) == {"customer": "what is 1+1=?"}
 
 
 @pytest.mark.parametrize(
@@ -59,25 +59,25 @@ def test_inputs_that_do_not_fit_are_refused_and_use_up_no_id(seeded: Project, wo
     assert fault in done.err
     assert seeded.here("runs", "--json").json == before
     assert seeded.here("start", "order", "number=500", "--id", "typo").code == 0
-    assert inputs_of(seeded, "typo") == {"number": 500}
+    assert read_inputs(seeded, "typo") == {"number": 500}
 
 
 @pytest.mark.parametrize("words", [["500"], ["customer=500"], ["customer=true"], ["null"]])
 def test_a_text_that_looks_like_something_else_stays_one_where_a_text_is_wanted(seeded: Project, words: list[str]):
     done = seeded.here("start", "etl", *words, "--json")
     assert done.code == 0, done.err
-    assert inputs_of(seeded, done.json["id"]) == {"customer": words[0].removeprefix("customer=")}
+    assert read_inputs(seeded, done.json["id"]) == {"customer": words[0].removeprefix("customer=")}
 
 
-def test_whoever_waits_is_told_the_result_alone(seeded: Project):
+def test_with_wait_stdout_has_only_the_result(seeded: Project):
     worker = seeded.worker("app:etl")
     try:
         done = seeded.here("start", "etl", "new", "--wait")
         assert (done.code, done.out) == (0, '{\n  "sum": 6\n}\n')
         assert done.err.startswith("run 'etl-new' of workflow 'etl' is ")
         (seeded.folder / "mended").touch()
-        told = seeded.here("start", "etl", "bad", "--id", "retold", "--wait", "--json").json
-        assert (told["id"], told["state"], told["output"], told["error"]) == ("retold", "completed", {"sum": 6}, None)
+        data = seeded.here("start", "etl", "bad", "--id", "retold", "--wait", "--json").json
+        assert (data["id"], data["state"], data["output"], data["error"]) == ("retold", "completed", {"sum": 6}, None)
         (seeded.folder / "mended").unlink()
         failed = seeded.here("start", "etl", "bad", "--id", "fails", "--wait")
         assert (failed.code, failed.out) == (1, "")
@@ -101,13 +101,13 @@ def test_whoever_waits_is_told_the_result_alone(seeded: Project):
         (["etl", "acme", "--inputs", "{}"], 2, "--inputs are all inputs"),
         (["etl", "--inputs", "7"], 2, "an object"),
         (["etl", "--inputs", "{"], 2, "--inputs is not JSON"),
-        (["etl", "acme", "--delay", "soon"], 2, "is not a duration"),
+        (["etl", "acme", "--delay", "soon"], 2, "'soon' is not a unit. The units are s, min, hour, day and week"),
         (["etl", "acme", "--priority", str(2**40)], 1, "priority="),
         (["order", "7", "--id", "etl-acme"], 1, "etl-acme"),
         (["etl", "bad"], 1, "`holdfast retry etl-bad"),
     ],
 )
-def test_what_cannot_be_started_is_said_in_words(seeded: Project, words: list[str], code: int, says: str):
+def test_a_start_that_is_refused_explains_why(seeded: Project, words: list[str], code: int, says: str):
     done = seeded.here("start", *words)
     assert (done.code, done.out) == (code, "")
     assert says in done.err

@@ -18,7 +18,7 @@ IN_GROUPS = [
 
 
 @pytest.mark.parametrize(("group", "words"), IN_GROUPS, ids=lambda words: " ".join(words))
-def test_a_group_tells_its_commands_where(
+def test_a_group_passes_store_options_to_its_commands(
     project: Project, seeded: Project, group: tuple[str, ...], words: tuple[str, ...]
 ):
     before = project.here(*group, "--url", seeded.url, *words)
@@ -28,7 +28,7 @@ def test_a_group_tells_its_commands_where(
     assert not project.database.exists()
 
 
-def test_where_may_be_said_half_before_and_half_behind(project: Project, seeded: Project):
+def test_store_options_may_come_before_and_after_the_subcommand(project: Project, seeded: Project):
     done = project.here("queues", "--url", seeded.url, "show", "llm", "--namespace", "acme")
     assert done.code == 1
     assert f"there is no database at {seeded.folder / 'runs.acme.db'} yet" in done.err
@@ -53,7 +53,7 @@ def test_what_is_advised_is_about_the_same_store(project: Project, seeded: Proje
     assert "--url" not in seeded.here("show", "etl-bad").out
 
 
-def test_what_only_the_store_can_do_is_not_advised_to_be_asked_of_a_server():
+def test_commands_that_need_the_store_are_not_suggested_for_a_server():
     advice = "`holdfast worker app` serves it, `holdfast runs` lists it, `holdfast check app.py` looks at it"
     assert with_store_options(None, advice) == advice
     assert with_store_options("https://h", advice) == advice.replace("runs`", "runs --url https://h`")
@@ -61,7 +61,7 @@ def test_what_only_the_store_can_do_is_not_advised_to_be_asked_of_a_server():
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("fork", "etl-acme", "--at", "extract", "--output", "{"), "--output is not JSON"),
         (("fork", "etl-acme", "--output", "3"), "say which with --at STEP"),
@@ -72,7 +72,7 @@ def test_what_only_the_store_can_do_is_not_advised_to_be_asked_of_a_server():
         (("queues", "set", "llm"), "what is to be set?"),
     ],
 )
-def test_what_is_typed_wrongly_exits_with_2(seeded: Project, words: tuple[str, ...], told: str):
+def test_mistyped_options_exit_with_2(seeded: Project, words: tuple[str, ...], message: str):
     done = seeded.here(*words)
     assert (done.code, done.out) == (2, "")
-    assert told in done.err
+    assert message in done.err

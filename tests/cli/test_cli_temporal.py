@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 import temporal_server
 from holdfast.cli import main
-from holdfast.cli.journals.archives import iter_archive_lines
 from holdfast.errors import StoreError
+from holdfast.services.archive_files import iter_archive_lines
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import NewRun, StartRun
 from holdfast.stores.urls import create_store
@@ -48,38 +48,38 @@ def run_id(monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def told(*words: str, code: int = 0) -> str:
+def run_cli(*words: str, code: int = 0) -> str:
     result = CliRunner().invoke(main, list(words))
     assert result.exit_code == code, result.output
     return result.output
 
 
 def test_a_run_is_shown_listed_signalled_paused_and_cancelled(run_id: str):
-    shown = json.loads(told("show", run_id, "--json"))
+    shown = json.loads(run_cli("show", run_id, "--json"))
     assert (shown["state"], shown["inputs"], shown["tags"]) == ("pending", {"n": 1}, ["cli"])
     assert "no live worker serves workflow" in shown["stall_reason"]
     until = time.monotonic() + 10
-    while run_id not in told("runs", "--tag", "cli"):
+    while run_id not in run_cli("runs", "--tag", "cli"):
         assert time.monotonic() < until, "it is not listed"
-    told("signal", run_id, "go", "1")
-    told("pause", run_id)
-    assert "paused" in told("show", run_id)
-    told("resume", run_id)
-    told("cancel", run_id)
-    assert json.loads(told("show", run_id, "--json"))["cancel_state"] == "requested"
-    assert "there is no run" in told("show", own("nobody"), code=1)
+    run_cli("signal", run_id, "go", "1")
+    run_cli("pause", run_id)
+    assert "paused" in run_cli("show", run_id)
+    run_cli("resume", run_id)
+    run_cli("cancel", run_id)
+    assert json.loads(run_cli("show", run_id, "--json"))["cancel_state"] == "requested"
+    assert "there is no run" in run_cli("show", own("nobody"), code=1)
 
 
-def test_doctor_tells_of_the_server(run_id: str):
-    checks = {check["name"]: check for check in json.loads(told("doctor", "--json"))["checks"]}
+def test_doctor_reports_the_server(run_id: str):
+    checks = {check["name"]: check for check in json.loads(run_cli("doctor", "--json"))["checks"]}
     assert checks["server"]["message"].startswith("Temporal 1.")
     assert checks["tags"]["message"] == "searched for by HoldfastTags"
-    assert "default" in told("namespaces").splitlines()
+    assert "default" in run_cli("namespaces").splitlines()
 
 
-def test_doctor_tells_of_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
+def test_doctor_reports_an_unreachable_server(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOLDFAST_URL", "temporal://127.0.0.1:1/default?api_key=sesame")
-    output = told("doctor", code=1)
+    output = run_cli("doctor", code=1)
     assert "127.0.0.1:1" in output
     assert "sesame" not in output
 
@@ -161,7 +161,7 @@ def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[str]
         yield from leaves(inner, (*words, name))
 
 
-def refused_by_the_docs() -> set[str]:
+def read_documented_refusals() -> set[str]:
     """The commands in the table of what is refused; a group stands for all that is in it."""
     section = DOCS.read_text().split("### Refused")[1].split("\n#")[0]
     firsts = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
@@ -192,7 +192,7 @@ def test_every_command_that_asks_a_store_is_tried_here():
 def test_the_table_of_what_is_refused_is_true(run_id: str, tmp_path: Path):
     archive = tmp_path / "runs.jsonl"
     archive.write_text(asyncio.run(archived()))
-    flow = json.loads(told("show", run_id, "--json"))["workflow"]
+    flow = json.loads(run_cli("show", run_id, "--json"))["workflow"]
     asyncio.run(announce(flow))
     given = {"RUN": run_id, "FLOW": flow, "ARCHIVE": str(archive)}
     refused: dict[str, str] = {}
@@ -204,7 +204,7 @@ def test_the_table_of_what_is_refused_is_true(run_id: str, tmp_path: Path):
         if "not on Temporal" in result.output:
             assert result.exit_code == 1, name
             refused[name] = result.output
-    documented = refused_by_the_docs()
+    documented = read_documented_refusals()
     groups = {name for name in documented if any(other.startswith(f"{name} ") for other in refused)}
     covered = {name for name in COMMANDS if name in documented or name.split()[0] in groups}
     assert set(refused) == covered

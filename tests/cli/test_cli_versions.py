@@ -44,7 +44,7 @@ def deployed(project: Project) -> Project:
     return project
 
 
-def test_a_run_of_a_version_that_nobody_serves_is_told_with_the_reason(deployed: Project):
+def test_a_run_of_an_unserved_version_is_shown_with_the_reason(deployed: Project):
     lines = {line.split()[0]: line for line in deployed.here("runs").out.splitlines()}
     assert "no live worker serves version '1'" in lines["old"]
     assert "no live worker" not in lines["new"]
@@ -62,7 +62,7 @@ def test_a_run_of_a_version_that_nobody_serves_is_told_with_the_reason(deployed:
     assert (agent["name"], agent["state"], agent["versions"]) == ("etl", "serving", ["2"])
 
 
-def test_doctor_tells_how_many_runs_wait_for_a_version_that_nobody_serves(deployed: Project):
+def test_doctor_reports_how_many_runs_wait_for_an_unserved_version(deployed: Project):
     [found] = [check for check in deployed.here("doctor", "--json").json["checks"] if check["name"] == "unserved"]
     assert found["message"] == f"{UNSERVED} (1 unfinished run)"
     assert found["advice"].startswith("start a worker with the code of that version")

@@ -20,8 +20,8 @@ ARCHAEOLOGIST = ("-m", "code_archaeologist", "--pace", "0.05")
 
 
 def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in KEYS}
-    return {**kept, "PYTHONPATH": str(EXAMPLES)}
+    inherited = {name: value for name, value in os.environ.items() if name not in KEYS}
+    return {**inherited, "PYTHONPATH": str(EXAMPLES)}
 
 
 def python(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -52,7 +52,7 @@ def test_the_research_agent_hands_in_a_report(tmp_path: Path):
     assert re.search(r"^4 model calls, \d+ tokens in, \d+ out, \$0\.0", out, re.M)
 
 
-def test_the_code_archaeologist_is_killed_and_its_agents_go_on(tmp_path: Path):
+def test_the_code_archaeologist_is_killed_and_its_agents_continue(tmp_path: Path):
     process = forked_python.start(
         [sys.executable, "-W", "error", *ARCHAEOLOGIST],
         library=forked_python.AGENTS,
@@ -90,7 +90,7 @@ def test_the_code_archaeologist_is_killed_and_its_agents_go_on(tmp_path: Path):
     assert not list(tmp_path.glob(".*.draft"))
 
 
-def test_the_pipeline_is_killed_at_step_47_and_goes_on_from_there(tmp_path: Path):
+def test_the_pipeline_is_killed_at_step_47_and_continues_from_there(tmp_path: Path):
     script = str(EXAMPLES / "data_pipeline.py")
     killed = python(tmp_path, script, "--pace", "0", "--die-at", "47")
     assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
@@ -105,7 +105,7 @@ def test_the_pipeline_is_killed_at_step_47_and_goes_on_from_there(tmp_path: Path
     assert "- Oslo: 621.41 EUR" in (tmp_path / "report.md").read_text()
 
 
-def test_the_class_workflow_tells_who_answered_and_why_the_other_did_not(tmp_path: Path):
+def test_the_class_workflow_reports_who_answered_and_why_the_other_did_not(tmp_path: Path):
     script = str(EXAMPLES / "class_workflow.py")
     out = run(tmp_path, script, "--pace", "0")
     assert out.startswith("Yes: it is 14 °C in Oslo")
@@ -129,7 +129,7 @@ def test_the_release_notes_are_written_by_plan_and_the_plan_is_shown(tmp_path: P
     assert re.search(r"^ +\d+  load_skill .* ok\n +name='release-notes'$", shown, re.M)
 
 
-def test_only_what_stands_in_for_a_model_comes_from_the_testing_kit():
+def test_examples_use_only_scripted_models_from_the_testing_package():
     users = {path.stem for path in EXAMPLES.rglob("*.py") if "holdfast.testing" in path.read_text()}
     assert users == {"offline", "scripts", "script"}
 

@@ -53,7 +53,7 @@ def bash(folder: Path, commands: str) -> str:
             process.wait()
 
 
-def test_a_report_that_is_killed_goes_on_and_can_be_looked_at(folder: Path):
+def test_a_killed_report_continues_and_can_be_shown(folder: Path):
     kill, again = blocks("Kill it")
     outputs = [bash(folder, kill), bash(folder, again), bash(folder, again)]
     fetched = Counter(re.findall(r"^fetched (\w+)$", "".join(outputs), re.M))
@@ -68,11 +68,11 @@ def test_a_report_that_is_killed_goes_on_and_can_be_looked_at(folder: Path):
     assert [shown.count(f"city='{city}'") for city in CITIES] == [1] * len(CITIES)
 
 
-def test_the_agent_answers_and_its_conversation_is_kept(folder: Path):
+def test_the_agent_answers_and_its_conversation_is_stored(folder: Path):
     (commands,) = blocks("An agent")
-    said = bash(folder, commands)
-    assert said.startswith("Rome is larger.")
-    assert said.count("Rome is larger.") >= 2
+    output = bash(folder, commands)
+    assert output.startswith("Rome is larger.")
+    assert output.count("Rome is larger.") >= 2
 
 
 def test_a_run_is_started_over_http_and_executed_by_the_worker(folder: Path):
@@ -81,5 +81,5 @@ def test_a_run_is_started_over_http_and_executed_by_the_worker(folder: Path):
     start = start.replace("holdfast serve", f"holdfast serve --port {port} >serve.log 2>&1")
     start = start.replace("report:report", "report:report >worker.log 2>&1")
     ready = f"until curl -s localhost:{port}/v1/agents | grep -q report; do sleep 0.1; done\n"
-    told = bash(folder, f"{start}{ready}{ask.replace('7100', port)}kill %1 %2; wait")
-    assert '"output":8' in told, told + (folder / "serve.log").read_text() + (folder / "worker.log").read_text()
+    output = bash(folder, f"{start}{ready}{ask.replace('7100', port)}kill %1 %2; wait")
+    assert '"output":8' in output, output + (folder / "serve.log").read_text() + (folder / "worker.log").read_text()

@@ -96,13 +96,13 @@ def test_the_glossary_has_the_words_that_stand_for_one_thing():
     assert {word.lower() for word in rule.split(", ")} <= set(explained)
 
 
-def test_every_point_at_which_a_run_may_be_killed_is_drawn_told_and_proven():
+def test_every_point_at_which_a_run_may_be_killed_is_drawn_described_and_proven():
     page = (DOCS / "crashes.md").read_text()
     drawn = re.findall(r'class="on-kill mid"[^>]*>(\d)<', (DOCS / "images/kill-points.svg").read_text())
-    told = re.findall(r"^\| \*\*(\d)\*\* ", page, re.M)
+    described = re.findall(r"^\| \*\*(\d)\*\* ", page, re.M)
     proven = re.findall(r"^\| (\d(?:, \d)*).*?\| `test_", page, re.M)
-    assert drawn == told == [str(point) for point in range(10)]
-    assert {point for points in proven for point in points.split(", ")} == set(told)
+    assert drawn == described == [str(point) for point in range(10)]
+    assert {point for points in proven for point in points.split(", ")} == set(described)
 
 
 def test_the_tests_that_the_page_on_crashes_names_are_there():

@@ -471,11 +471,12 @@ async def test_a_policy_may_give_up_after_a_time_that_outlives_the_worker(world:
 
 async def test_an_export_has_the_time_of_the_next_attempt(world: World, clock: ManualClock):
     from holdfast.core.records import Attempt
-    from holdfast.services.json_fields import ATTEMPT_FIELDS, read_fields, write_fields
+    from holdfast.services.file_format import encode
+    from holdfast.services.journal_files import JOURNAL_FORMAT
 
     noted = Attempt(0, 1, name="call", retry_at=17.5, failing_since=3.25)
-    written = json.loads(json.dumps(write_fields(ATTEMPT_FIELDS, noted)))
-    assert Attempt(**read_fields(ATTEMPT_FIELDS, written, "a file", "attempt")) == noted
+    written = json.loads(json.dumps(encode(noted)))
+    assert JOURNAL_FORMAT.decode(Attempt, written, "a file") == noted
 
 
 # Steps that must not happen twice

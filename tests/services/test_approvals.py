@@ -49,12 +49,12 @@ async def shipping(name: str) -> str:
 async def client() -> AsyncIterator[Client]:
     async with Runtime(URL), Client(URL) as client:
         await client.start("shipping", "x")
-        await asked(client)
+        await wait_for_approval(client)
         yield client
 
 
-async def asked(client: Client, *, other_than: str = "", **which: Any) -> Any:
-    """The question that is open, once it is asked."""
+async def wait_for_approval(client: Client, *, other_than: str = "", **which: Any) -> Any:
+    """The open approval, once there is one."""
     async with asyncio.timeout(20):
         while True:
             if found := [one for one in await client.approvals(**which) if one.id != other_than]:
@@ -63,20 +63,20 @@ async def asked(client: Client, *, other_than: str = "", **which: Any) -> Any:
 
 
 @pytest.mark.asyncio
-async def test_all_that_is_asked_is_told_and_answered(client: Client):
-    one = await asked(client)
+async def test_an_approval_has_everything_and_is_answered(client: Client):
+    one = await wait_for_approval(client)
     assert (one.run_id, one.workflow, one.step_number, one.question) == ("shipping-x", "shipping", 1, "Ship x?")
     assert (one.assignee, one.choices, one.form, one.tool, one.arguments) == ("ann", (), None, "", None)
     assert (one.state, one.answer, one.answered_by, one.answered_at, one.reminder_count) == ("open", None, "", None, 0)
     assert one.expires_at - one.requested_at == timedelta(hours=1)
     assert await client.approve(one.id, by="ann", reason="paid")
 
-    two = await asked(client, assignee="bob")
+    two = await wait_for_approval(client, assignee="bob")
     assert (two.choices, two.expires_at) == (("by sea", "by air"), None)
     assert await client.approve(two.id, "by air")
 
     handle = client.handle("shipping-x")
-    three = await asked(client)
+    three = await wait_for_approval(client)
     assert three.form["properties"].keys() == {"weight", "notes"}
     assert await handle.approve(three.id, Parcel(weight=2.5))
     assert await handle.result() == "by air: 2.5"
@@ -89,9 +89,9 @@ async def test_all_that_is_asked_is_told_and_answered(client: Client):
 
 
 @pytest.mark.asyncio
-async def test_questions_are_found_by_run_workflow_and_who_is_asked(client: Client):
+async def test_approvals_are_found_by_run_workflow_and_assignee(client: Client):
     await client.start("shipping", "y")
-    await asked(client, run_id="shipping-y")
+    await wait_for_approval(client, run_id="shipping-y")
     assert [one.run_id for one in await client.approvals()] == ["shipping-x", "shipping-y"]
     assert [one.run_id for one in await client.approvals("shipping-y")] == ["shipping-y"]
     assert len(await client.approvals(workflow="shipping", assignee="ann")) == 2
@@ -101,8 +101,8 @@ async def test_questions_are_found_by_run_workflow_and_who_is_asked(client: Clie
 
 
 @pytest.mark.asyncio
-async def test_a_no_is_told_with_its_reason(client: Client):
-    one = await asked(client)
+async def test_a_denial_has_its_reason(client: Client):
+    one = await wait_for_approval(client)
     assert await client.deny(one.id, by="ann", reason="not paid")
     assert await client.wait("shipping-x") == "kept"
     [closed] = await client.handle("shipping-x").approvals(all=True)
@@ -111,9 +111,9 @@ async def test_a_no_is_told_with_its_reason(client: Client):
 
 @pytest.mark.asyncio
 async def test_an_id_may_be_shortened_as_long_as_it_names_one(client: Client, monkeypatch: pytest.MonkeyPatch):
-    one = await asked(client)
+    one = await wait_for_approval(client)
     await client.start("shipping", "y")
-    other = await asked(client, run_id="shipping-y")
+    other = await wait_for_approval(client, run_id="shipping-y")
     length = next(n for n in range(1, 13) if one.id[:n] != other.id[:n])
     with pytest.raises(
         UnknownApproval, match=r"there is no approval 'nope!' in .*: open are .*`holdfast approvals --all`"
@@ -138,28 +138,28 @@ async def test_an_id_may_be_shortened_as_long_as_it_names_one(client: Client, mo
 
 
 @pytest.mark.asyncio
-async def test_who_comes_second_is_told_who_was_first(client: Client):
-    one = await asked(client)
+async def test_a_second_answer_is_an_error_that_names_the_first(client: Client):
+    one = await wait_for_approval(client)
     assert await client.approve(one.id, by="ann", reason="paid")
     with pytest.raises(
         ApprovalClosed, match=r"is closed: ann answered it at .*: yes \(paid\)\. That answer counts"
-    ) as told:
+    ) as raised:
         await client.deny(one.id, by="bob")
-    assert told.value.approval_id == one.id
+    assert raised.value.approval_id == one.id
     with pytest.raises(ApprovalClosed, match="ann answered it"):
         await client.approve(one.id, by="bob", reason="paid")
     with pytest.raises(ApprovalClosed):
         await client.approve(one.id, by="ann")
     assert not await client.approve(one.id, by="ann", reason="paid"), "the very same by the same person is harmless"
-    two = await asked(client, assignee="bob")
+    two = await wait_for_approval(client, assignee="bob")
     assert await client.approve(two.id, "by sea", by="bob")
     with pytest.raises(ApprovalClosed, match=r"bob answered it at .*: by sea"):
         await client.approve(two.id, "by air", by="bob")
 
 
 @pytest.mark.asyncio
-async def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(client: Client):
-    one = await asked(client)
+async def test_of_two_concurrent_answers_one_wins_and_the_other_is_an_error(client: Client):
+    one = await wait_for_approval(client)
     answers = await asyncio.gather(
         client.approve(one.id, by="ann"), client.deny(one.id, by="bob"), return_exceptions=True
     )
@@ -172,7 +172,7 @@ async def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(client: 
 
 @pytest.mark.asyncio
 async def test_an_answer_that_does_not_fit_leaves_the_question_open(client: Client):
-    one = await asked(client)
+    one = await wait_for_approval(client)
     for value in (False, "yes", 1.5):
         with pytest.raises(InputError, match="is answered with yes or no"):
             await client.approve(one.id, value)
@@ -182,23 +182,23 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open(client: Clie
         with pytest.raises(InputError, match="cannot be written as JSON"):
             await client.approve(one.id, odd)
     assert await client.approve(one.id, True)
-    two = await asked(client, assignee="bob")
+    two = await wait_for_approval(client, assignee="bob")
     with pytest.raises(InputError, match="choose one of by sea, by air"):
         await client.approve(two.id, ["by sea"])
     await client.approve(two.id, "by sea")
-    three = await asked(client)
+    three = await wait_for_approval(client)
     with pytest.raises(InputError, match=r"\$\.weight: 'much' is not of type 'number'.* The question is still open"):
         await client.approve(three.id, {"weight": "much"})
     small = Client(URL, max_value=1000)
     with pytest.raises(ValueTooLarge):
         await small.approve(three.id, {"weight": 1, "notes": ["x" * 2000]})
     await small.close()
-    assert (await asked(client)).id == three.id
+    assert (await wait_for_approval(client)).id == three.id
 
 
 @pytest.mark.asyncio
 async def test_a_handle_answers_for_its_own_run_only(client: Client):
-    one = await asked(client)
+    one = await wait_for_approval(client)
     await client.start("shipping", "y")
     with pytest.raises(UnknownApproval, match="was asked for by run 'shipping-x', not by run 'shipping-y'"):
         await client.handle("shipping-y").deny(one.id)
@@ -206,20 +206,20 @@ async def test_a_handle_answers_for_its_own_run_only(client: Client):
 
 
 @pytest.mark.asyncio
-async def test_without_a_name_for_the_user_the_answer_is_somebodys(client: Client, monkeypatch: pytest.MonkeyPatch):
+async def test_without_a_user_name_the_answer_is_anonymous(client: Client, monkeypatch: pytest.MonkeyPatch):
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found: 12345")
 
     monkeypatch.setattr(approvals.getpass, "getuser", nobody)
-    one = await asked(client)
+    one = await wait_for_approval(client)
     assert await client.deny(one.id)
     with pytest.raises(ApprovalClosed, match="somebody answered it at"):
         await client.deny(one.id, by="ann")
 
 
 @pytest.mark.asyncio
-async def test_an_answer_that_nobody_waits_for_is_told(client: Client):
-    one = await asked(client)
+async def test_an_answer_to_a_closed_approval_is_an_error(client: Client):
+    one = await wait_for_approval(client)
     await client.cancel("shipping-x")
     with pytest.raises(Exception, match="cancelled"):
         await client.wait("shipping-x")
@@ -230,7 +230,7 @@ async def test_an_answer_that_nobody_waits_for_is_told(client: Client):
 
 
 @pytest.mark.asyncio
-async def test_whoever_answers_what_was_asked_before_a_deploy_is_told_what_is_asked_now():
+async def test_an_answer_to_an_approval_from_before_a_deploy_names_the_new_one():
     text = "Sell them?"
 
     @workflow(id="reworded")
@@ -240,18 +240,18 @@ async def test_whoever_answers_what_was_asked_before_a_deploy_is_told_what_is_as
     async with Client(URL) as client:
         async with Runtime(URL):
             await client.start("rewording")
-            shown = await asked(client)
+            shown = await wait_for_approval(client)
         text = "Give them away?"
         async with Runtime(URL):
-            now = await asked(client, other_than=shown.id)
-            with pytest.raises(ApprovalClosed) as told:
+            now = await wait_for_approval(client, other_than=shown.id)
+            with pytest.raises(ApprovalClosed) as raised:
                 await client.approve(shown.id)
             assert await client.deny(now.id)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"approval {shown.id} ('Sell them?') is closed: run 'reworded' asks something else in its place now: "
         f"'Give them away?'. If you mean that, answer approval {now.id}."
     )
-    assert told.value.approval_id == shown.id
+    assert raised.value.approval_id == shown.id
 
 
 def test_the_same_without_an_event_loop():
@@ -259,7 +259,7 @@ def test_the_same_without_an_event_loop():
         async with Runtime(URL):
             await shipping.start("z")
             async with Client(URL) as client:
-                await asked(client)
+                await wait_for_approval(client)
 
     asyncio.run(begin())
     client = Client(URL)

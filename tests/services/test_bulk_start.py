@@ -79,7 +79,7 @@ async def test_a_call_that_cannot_be_started_stops_it_and_the_others_of_its_thou
         assert sorted(run.id for run in await client.list()) == ["bulk-1", "bulk-2", "bulk-3", "bulk-4"]
 
 
-async def test_wrong_calls_are_told_before_anything_is_started(url: str):
+async def test_invalid_calls_are_errors_before_anything_is_started(url: str):
     await announce(url)
     async with Client(url) as client:
         with pytest.raises(UsageError, match="id template"):

@@ -23,7 +23,7 @@ class Time:
         return self.now
 
 
-async def of(store: MemoryStore, name: str) -> Health:
+async def read_health_of(store: MemoryStore, name: str) -> Health:
     [found] = [one for one in await read_health(store) if one.name == name]
     return found
 
@@ -33,31 +33,31 @@ async def test_an_agent_is_serving_silent_unserved_and_off():
     store = MemoryStore(clock=time)
     await store.open()
     await store.publish_workflows([WorkflowSpec("helper", ("prompt",), queue="helper", is_agent=True)])
-    assert (await of(store, "helper")).state is HealthState.UNSERVED
-    assert (await of(store, "helper")).heartbeat_at is None
+    assert (await read_health_of(store, "helper")).state is HealthState.UNSERVED
+    assert (await read_health_of(store, "helper")).heartbeat_at is None
 
     worker = await store.workers.register(NewWorker("w", "h", 1, ("helper",), None), lease_s=10)
     time.now = 1004.0
     assert store.workers.renew_lease(worker, 10)
     time.now = 1006.0
-    serving = await of(store, "helper")
+    serving = await read_health_of(store, "helper")
     assert (serving.state, serving.worker_count, serving.is_agent) == (HealthState.SERVING, 1, True)
     assert serving.heartbeat_at is not None
     assert serving.heartbeat_at.timestamp() == 1004.0
 
     time.now = 1014.5  # nobody has looked yet whether it is dead
-    silent = await of(store, "helper")
+    silent = await read_health_of(store, "helper")
     assert (silent.state, silent.worker_count) == (HealthState.SILENT, 0)
     assert silent.heartbeat_at == serving.heartbeat_at
 
     await store.disabled_workflows.disable("helper")
-    off = await of(store, "helper")
+    off = await read_health_of(store, "helper")
     assert off.state is HealthState.DISABLED
     assert off.disabled_at is not None
     assert off.disabled_at.timestamp() == 1014.5
     await store.disabled_workflows.enable("helper")
     await store.workers.reap_dead()
-    assert (await of(store, "helper")).state is HealthState.UNSERVED
+    assert (await read_health_of(store, "helper")).state is HealthState.UNSERVED
 
 
 async def test_a_worker_of_another_queue_does_not_serve_it():
@@ -65,9 +65,9 @@ async def test_a_worker_of_another_queue_does_not_serve_it():
     await store.open()
     await store.publish_workflows([WorkflowSpec("nightly", (), queue="night")])
     await store.workers.register(NewWorker("w", "h", 1, ("nightly",), ("day",)), lease_s=10)
-    assert (await of(store, "nightly")).state is HealthState.UNSERVED
+    assert (await read_health_of(store, "nightly")).state is HealthState.UNSERVED
     await store.workers.register(NewWorker("v", "h", 2, ("nightly",), ("day", "night")), lease_s=10)
-    assert (await of(store, "nightly")).worker_count == 1
+    assert (await read_health_of(store, "nightly")).worker_count == 1
 
 
 async def test_a_client_reads_it(tmp_path: Path):

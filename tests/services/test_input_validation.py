@@ -81,14 +81,14 @@ async def anything(one: Any, two: dict[str, Any], three: Any = None) -> None: ..
 async def ratio(part: float, pair: tuple[int, str] = (1, "a"), ids: set[int] | None = None) -> None: ...
 
 
-def spec_of(function: Any) -> WorkflowSpec:
+def make_spec(function: Any) -> WorkflowSpec:
     codec = InputsCodec(function.__name__, inspect.signature(function), get_type_hints(function))
     return WorkflowSpec(function.__name__, codec.parameters, inputs_schema=codec.schema)
 
 
 def refused(function: Any, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
     with pytest.raises(InputError) as caught:
-        bind_inputs(spec_of(function), args, kwargs)
+        bind_inputs(make_spec(function), args, kwargs)
     for fault in caught.value.violations:
         assert f"input {fault['path']!r} {fault['message']}" in str(caught.value)
     return [(fault["path"], fault["message"]) for fault in caught.value.violations]
@@ -96,7 +96,7 @@ def refused(function: Any, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
 
 def test_the_error_names_the_workflow_the_input_and_what_is_expected():
     with pytest.raises(InputError) as caught:
-        bind_inputs(spec_of(offer), (), {"customer": "acme", "cents": "lots"})
+        bind_inputs(make_spec(offer), (), {"customer": "acme", "cents": "lots"})
     assert str(caught.value) == (
         "Workflow 'offer': input 'cents' must be an integer, not a string. "
         "Its inputs are offer(customer, cents, [note], [size])."
@@ -141,14 +141,14 @@ def test_the_error_names_the_workflow_the_input_and_what_is_expected():
         (ratio, {"part": 1, "pair": ["a", 1]}, [("pair[0]", "must be an integer, not a string")]),
     ],
 )
-def test_inputs_that_do_not_fit(function: Any, inputs: dict[str, Any], faults: list[tuple[str, str]]):
+def test_inputs_that_do_not_match(function: Any, inputs: dict[str, Any], faults: list[tuple[str, str]]):
     assert refused(function, **inputs) == faults
 
 
 def test_what_comes_by_stars_is_checked_too():
     assert refused(stars, 1, 2, "three") == [("*rest[1]", "must be an integer, not a string")]
     assert refused(stars, 1, speed="high") == [("**others.speed", "must be a number, not a string")]
-    bind_inputs(spec_of(stars), (1, 2, 3), {"speed": 1.5})
+    bind_inputs(make_spec(stars), (1, 2, 3), {"speed": 1.5})
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_what_comes_by_stars_is_checked_too():
     ],
 )
 def test_inputs_that_fit(function: Any, inputs: dict[str, Any]):
-    spec = spec_of(function)
+    spec = make_spec(function)
     hints = get_type_hints(function)
     stored = bind_inputs(spec, (), inputs)
     InputsCodec(spec.name, inspect.signature(function), hints).decode(stored)  # as the worker reads them
@@ -177,7 +177,7 @@ def test_inputs_that_fit(function: Any, inputs: dict[str, Any]):
 
 def test_no_value_is_quoted():
     with pytest.raises(InputError) as caught:
-        bind_inputs(spec_of(offer), (), {"customer": "x", "cents": "sk-1234"})
+        bind_inputs(make_spec(offer), (), {"customer": "x", "cents": "sk-1234"})
     assert "sk-1234" not in str(caught.value)
 
 
@@ -194,7 +194,7 @@ def test_a_schema_that_cannot_be_read_takes_anything():
 def test_the_check_of_large_inputs_is_short_and_lets_them_pass():
     async def many(numbers: list[int]) -> None: ...
 
-    spec = spec_of(many)
+    spec = make_spec(many)
     began = time.perf_counter()
     bind_inputs(spec, ([*range(150_000), "a text"],), {})
     bind_inputs(spec, ([0] * MAX_CHECKED_BYTES,), {})
@@ -223,7 +223,7 @@ def test_a_schema_that_refers_to_itself_ends():
     ],
 )
 def test_a_text_means_what_its_input_takes(name: str, text: str, value: Any):
-    assert parse_input(parse_schema(spec_of(offer).inputs_schema), name, text) == value
+    assert parse_input(parse_schema(make_spec(offer).inputs_schema), name, text) == value
     if name != "customer":
         assert parse_input({}, name, text) == value
 
@@ -231,6 +231,6 @@ def test_a_text_means_what_its_input_takes(name: str, text: str, value: Any):
 def test_an_enum_that_takes_more_than_its_members_values_is_left_to_the_worker():
     codec = InputsCodec("permit", inspect.signature(permit), get_type_hints(permit))
     both = Access.READ | Access.WRITE
-    inputs = bind_inputs(spec_of(permit), (3,), {"level": "LOW"})
+    inputs = bind_inputs(make_spec(permit), (3,), {"level": "LOW"})
     assert codec.decode(inputs) == ((), {"access": both, "level": Level.LOW})
-    assert codec.decode(bind_inputs(spec_of(permit), (both,), {})) == ((), {"access": both})
+    assert codec.decode(bind_inputs(make_spec(permit), (both,), {})) == ((), {"access": both})

@@ -46,18 +46,18 @@ def test_a_value_of_users_code_is_written_as_the_reader_wants_it():
 
 
 def test_words_for_a_value_that_cannot_be_read_are_words():
-    told = to_json(Sample(UnreadableValue("<encrypted>"), AT), lambda value: value)
-    assert type(told["value"]) is str
+    data = to_json(Sample(UnreadableValue("<encrypted>"), AT), lambda value: value)
+    assert type(data["value"]) is str
 
 
 def test_times_are_in_utc_when_written_and_when_read():
-    told = to_json(Sample(None, AT))
-    assert told["at"] == "2026-01-02T03:04:05.600000Z"
-    assert from_json(Sample, told).at.tzinfo is UTC
+    data = to_json(Sample(None, AT))
+    assert data["at"] == "2026-01-02T03:04:05.600000Z"
+    assert from_json(Sample, data).at.tzinfo is UTC
     elsewhere = AT.astimezone(timezone(timedelta(hours=2))).isoformat()
-    assert from_json(Sample, told | {"at": elsewhere}).at.tzinfo is UTC
+    assert from_json(Sample, data | {"at": elsewhere}).at.tzinfo is UTC
     answer = Answer(True, answered_by="Ada", answered_at=AT.timestamp())
-    assert to_json(answer)["answered_at"] == told["at"]
+    assert to_json(answer)["answered_at"] == data["at"]
     assert from_json(Answer, to_json(answer)) == answer
 
 
@@ -69,10 +69,10 @@ def test_times_are_in_utc_when_written_and_when_read():
     ],
 )
 def test_usage_is_written_with_its_cost_wherever_it_is(usage: Usage, usd: float | None):
-    told = to_json(Sample(None, AT, usage))["usage"]
-    assert told == to_json(usage)
-    assert (told["usd"], told["nano_usd"]) == (usd, usage.nano_usd)
-    assert from_json(Usage, told) == usage
+    data = to_json(Sample(None, AT, usage))["usage"]
+    assert data == to_json(usage)
+    assert (data["usd"], data["nano_usd"]) == (usd, usage.nano_usd)
+    assert from_json(Usage, data) == usage
 
 
 @pytest.mark.parametrize("value", [(1, 2), {"at": AT}, b"\xff", {"a", "b"}])

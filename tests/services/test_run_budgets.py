@@ -114,7 +114,7 @@ async def test_a_run_that_nothing_limits_is_not_given_a_budget(reach: Reached):
         await set_budget(reach, "below", Budget(tokens=9))
 
 
-async def test_there_must_be_such_a_run_and_it_must_go_on(reach: Reached):
+async def test_the_run_must_exist_and_be_unfinished(reach: Reached):
     with pytest.raises(RunNotFound, match="there is no run 'r'") as missing:
         await set_budget(reach, "r", Budget(tokens=9))
     assert missing.value.run_id == "r"
@@ -147,7 +147,7 @@ async def test_a_fork_of_a_run_that_waits_for_a_budget_asks_at_once(reach: Reach
     assert await mailbox(reach.store, await fork_run(reach.store, "r", at=None)) == []
 
 
-async def test_a_fork_whose_id_is_taken_tells_nobody_anything(reach: Reached):
+async def test_a_fork_with_a_taken_id_signals_no_run(reach: Reached):
     run = await hold(reach.store, budget=BudgetLimits(calls=2))
     other = await hold(reach.store, "other")
     await reach.store.commit([append(run, 0, error=REFUSED)])

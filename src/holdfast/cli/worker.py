@@ -5,54 +5,46 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.shared.event_loop import run_in_loop
-from holdfast.cli.shared.options import format_example, log_options, set_up_log, store_only_option
+from holdfast.cli.shared.options import (
+    command,
+    count_option,
+    duration_option,
+    log_options,
+    set_up_log,
+    store_only_option,
+)
 from holdfast.worker.worker_process import serve
 from holdfast.worker.workflow_loader import load_workflows
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast worker app:etl",
-        "holdfast worker agents:researcher",
-        "holdfast worker jobs/app.py --queue nightly --concurrency 20",
-    )
+@command(
+    "holdfast worker app:etl",
+    "holdfast worker agents:researcher",
+    "holdfast worker jobs/app.py --queue nightly --concurrency 20",
 )
 @click.argument("target")
 @click.option("--queue", "queues", multiple=True, metavar="Q", help="Serve only this queue; may be repeated.")
-@click.option(
-    "--concurrency",
-    type=click.IntRange(min=1),
-    default=1000,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of runs held at once.",
-)
-@click.option(
+@count_option("--concurrency", default=1000, help="Maximum number of runs held at once.")
+@duration_option(
     "--lease",
     "lease_s",
-    type=click.FloatRange(min=1.0),
-    default=10.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds of silence after which this worker counts as dead, where nothing detects it sooner.",
+    min_s=1,
+    default="10 s",
+    help="How long this worker may be silent before it counts as dead, where nothing detects it sooner.",
 )
-@click.option(
+@duration_option(
     "--grace",
     "grace_s",
-    type=click.FloatRange(min=0.0),
-    default=30.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds that steps in flight get to finish when the worker stops.",
+    min_s=0,
+    default="30 s",
+    help="How long steps in flight may take to finish when the worker stops.",
 )
-@click.option(
+@duration_option(
     "--max-blocked",
     "max_blocked_s",
-    type=click.FloatRange(min=1.0),
-    default=60.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds for which a step may block the event loop before this worker exits and others take over.",
+    min_s=1,
+    default="60 s",
+    help="How long a step may block the event loop before this worker exits and others take over.",
 )
 @log_options
 @store_only_option(

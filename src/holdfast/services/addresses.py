@@ -1,11 +1,11 @@
-"""Addresses: names that work is sent to, and that processes elsewhere take it from.
+"""Addresses: names to send work to, for processes outside the engine.
 
-An address is a workflow without code. What is sent to it is a run like any other, with a journal, a state and a result;
-only that no engine executes it: whoever listens on the address is handed the payload with the steps that are recorded
-so far, and records the next ones (see ``server.deliveries``). So all that can be done with runs can be done with these.
+An address is a workflow without code. Sending to it creates a run like any other, with a journal, a state, and a
+result, but no engine executes it. Instead, a listener receives the payload with the steps recorded so far, and records
+the next ones (see ``server.deliveries``). So everything that works with runs works with these.
 
-An address is there as soon as somebody sends to it or listens on it. Its settings are a document of the store; its
-webhook is another (see ``services.webhook_settings``), since that has a secret.
+An address exists as soon as something is sent to it or a process listens on it. Its settings are a document of the
+store. Its webhook is another document (see ``services.webhook_settings``), because it has a secret.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.admission.durations import duration_to_seconds
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, encode_inputs_by_name
 from holdfast.errors import UsageError
-from holdfast.services.documents import list_documents
+from holdfast.services.documents import find_document, list_documents, update_document
 from holdfast.services.json_form import from_json, to_json_bytes
 from holdfast.services.run_start import StartOptions, build_new_run, resolve_start
 from holdfast.services.thread_offload import OffLoopRunner, run_off_loop
@@ -31,7 +31,7 @@ from holdfast.stores.served_versions import list_announced_specs
 DOCUMENT_KIND = "address"
 """The kind of document that holds an address's settings."""
 PAYLOAD_PARAMETER = "payload"
-"""The one input of its runs."""
+"""The only input of its runs."""
 MAX_NAME_LENGTH = 150
 DEFAULT_LEASE_S = 30.0
 MIN_LEASE_S, MAX_LEASE_S = 1.0, 86400.0
@@ -39,7 +39,7 @@ DEFAULT_WEBHOOK_TIMEOUT_S = 30.0
 MAX_WEBHOOK_TIMEOUT_S = 300.0
 _SETTINGS = ("max_deliveries", "deadline", "lease", "webhook_timeout")
 _DURATION_SETTINGS = frozenset({"deadline", "lease", "webhook_timeout"})
-"""Those of them that are lengths of time."""
+"""The settings that are durations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +48,22 @@ class AddressInfo:
 
     name: str
     max_deliveries: int = MAX_DELIVERIES
-    """Deliveries that may fail, or whose listener may die while it holds nothing else, without a new step. Then the run
-    is dead."""
+    """Maximum number of deliveries in a row that record no new step, because they fail, or because their listener dies
+    while it holds nothing else. Then the run is dead."""
     deadline: float | None = None
-    """Seconds that a run has from its beginning until it must have ended, unless its sender says otherwise."""
+    """Seconds from the start of a run until it must have ended. Its sender can give another deadline."""
     lease: float = DEFAULT_LEASE_S
     """Seconds of silence after which a listener counts as dead."""
     webhook: str | None = None
-    """Where deliveries are sent to, so that nobody needs to fetch them."""
+    """The URL that deliveries are sent to, instead of being fetched by listeners."""
     webhook_disabled_reason: str | None = None
-    """Why nothing is sent there any more, until the webhook is set again."""
+    """Why nothing is sent there until the webhook is set again."""
     webhook_timeout: float = DEFAULT_WEBHOOK_TIMEOUT_S
     """Seconds until a request to the webhook must be answered. A receiver that needs longer answers 202."""
 
     @property
     def spec(self) -> WorkflowSpec:
-        """The workflow that it is."""
+        """The workflow without code."""
         return WorkflowSpec(
             self.name,
             (PAYLOAD_PARAMETER,),
@@ -74,7 +74,7 @@ class AddressInfo:
 
 
 def validate_address_name(name: object) -> str:
-    """A name that an address may have."""
+    """The name, if an address may have it. Raises ``UsageError``."""
     is_proper = isinstance(name, str) and name.strip() == name != "" and name.isprintable() and "@" not in name
     if not isinstance(name, str) or not is_proper or len(name) > MAX_NAME_LENGTH:
         raise UsageError(
@@ -84,11 +84,11 @@ def validate_address_name(name: object) -> str:
 
 
 def validate_address(address: AddressInfo) -> AddressInfo:
-    """The same, if its settings make sense. Raises ``UsageError``."""
+    """The address, if its settings are valid. Raises ``UsageError``."""
     where = f"address {validate_address_name(address.name)!r}"
-    most, deadline, lease = address.max_deliveries, address.deadline, address.lease
-    if not _is_number(most, int) or most < 1:
-        raise UsageError(f"{where}: max_deliveries={most!r} must be a whole number, 1 or more")
+    max_deliveries, deadline, lease = address.max_deliveries, address.deadline, address.lease
+    if not _is_number(max_deliveries, int) or max_deliveries < 1:
+        raise UsageError(f"{where}: max_deliveries={max_deliveries!r} must be a whole number, 1 or more")
     if deadline is not None and not (_is_number(deadline) and 0 < deadline < float("inf")):
         raise UsageError(f"{where}: deadline={deadline!r} must be a number of seconds above 0")
     if not (_is_number(lease) and MIN_LEASE_S <= lease <= MAX_LEASE_S):
@@ -104,50 +104,50 @@ def _is_number(value: object, kind: type | UnionType = int | float) -> bool:
 
 
 async def find_address(store: Store, name: str) -> AddressInfo | None:
-    """An address that was declared."""
-    found = await store.documents.list(DOCUMENT_KIND, [name])
-    return _with_webhook(_address_from_document(found[0]), await find_webhook(store, name)) if found else None
+    """The address with this name, if it exists."""
+    found = await find_document(store, DOCUMENT_KIND, name)
+    return None if found is None else _with_webhook(_address_from_document(found), await find_webhook(store, name))
 
 
 async def list_addresses(store: Store) -> list[AddressInfo]:
-    """All of them, in the order of their names."""
+    """All addresses, in the order of their names."""
     found, hooks = await list_documents(store, DOCUMENT_KIND), await list_webhooks(store)
     return [_with_webhook(_address_from_document(one), hooks.get(one.name)) for one in found]
 
 
 async def declare_address(store: Store, name: str) -> AddressInfo:
-    """The address of this name, which is declared if nobody has done so. Raises ``UsageError`` if it cannot be one.
+    """The address with this name, created if it does not exist. Raises ``UsageError`` for an invalid name.
 
-    Its webhook is not looked for: whoever sends or listens does not need to know of it.
+    Its webhook is not read: senders and listeners do not need it.
     """
-    found = await store.documents.list(DOCUMENT_KIND, [validate_address_name(name)])
-    if found:
-        return _address_from_document(found[0])
+    found = await find_document(store, DOCUMENT_KIND, validate_address_name(name))
+    if found is not None:
+        return _address_from_document(found)
     new = AddressInfo(name)
     await _check_not_a_workflow(store, name)
     if await store.documents.put(DOCUMENT_KIND, name, _encode_settings(new), if_version=0) is None:
-        return await declare_address(store, name)  # somebody else was quicker
+        return await declare_address(store, name)  # another process was faster
     await store.publish_workflows([new.spec])
     return new
 
 
 async def put_address(store: Store, name: str, **settings: Any) -> AddressInfo:
-    """Change settings of an address, or declare it with them; what is not named stays. Raises ``UsageError``.
+    """Change some settings of an address, or create it with them. Raises ``UsageError``.
 
-    Its webhook is not among them: ``services.webhook_settings`` sets it.
+    ``services.webhook_settings`` sets its webhook.
     """
-    validate_address_name(name)
-    while True:
-        found = await store.documents.list(DOCUMENT_KIND, [name])
-        if not found:
-            await _check_not_a_workflow(store, name)
-        address = validate_address(
-            replace(_address_from_document(found[0]) if found else AddressInfo(name), **settings)
-        )
-        version = found[0].version if found else 0
-        if await store.documents.put(DOCUMENT_KIND, name, _encode_settings(address), if_version=version) is not None:
-            await store.publish_workflows([address.spec])
-            return _with_webhook(address, await find_webhook(store, name))
+    new = address = validate_address(replace(AddressInfo(name), **settings))
+    if await find_document(store, DOCUMENT_KIND, name) is None:
+        await _check_not_a_workflow(store, name)
+
+    def change(document: Document | None) -> bytes:
+        nonlocal address
+        address = new if document is None else replace(_address_from_document(document), **settings)
+        return _encode_settings(address)
+
+    await update_document(store, DOCUMENT_KIND, name, change)
+    await store.publish_workflows([address.spec])
+    return _with_webhook(address, await find_webhook(store, name))
 
 
 async def send_to_address(
@@ -161,17 +161,17 @@ async def send_to_address(
     join_unsuccessful: bool = False,
     runner: OffLoopRunner = run_off_loop,
 ) -> tuple[Run, bool]:
-    """Start a run of an address, or join the one that is there (false). Errors as for the start of any run.
+    """Start a run of an address, or join an existing one; and whether it is new. Errors are those of any start.
 
     Args:
-        store: where.
-        name: the address, which is declared if nobody has done so.
-        payload: what is sent.
+        store: the store.
+        name: the address, created if it does not exist.
+        payload: the input of the run.
         options: of the run, as for a workflow.
-        deadline_s: seconds that it has; what the address says unless given.
-        max_value: the largest payload, in bytes.
-        join_unsuccessful: a run that is there is joined also if it has ended without a result.
-        runner: does what takes long for a large payload.
+        deadline_s: seconds until the run must have ended. Default: that of the address.
+        max_value: maximum size of the payload, in bytes.
+        join_unsuccessful: join an existing run even if it ended without a result.
+        runner: runs what takes long for a large payload.
     """
     if options.version is not None:
         raise UsageError(f"address {name!r} has no code, and so no version={options.version!r} of it")
@@ -185,7 +185,7 @@ async def send_to_address(
 
 
 async def delete_address(store: Store, name: str) -> bool:
-    """Forget the settings of an address, and its webhook. Its runs stay, and it is back as soon as somebody uses it."""
+    """Delete the settings of an address, and its webhook. Its runs stay, and the next use creates it again."""
     await remove_webhook(store, name)
     return await store.documents.delete(DOCUMENT_KIND, name)
 
@@ -211,7 +211,7 @@ def _address_from_document(document: Document) -> AddressInfo:
 
 
 def parse_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an address with durations in seconds. Raises ``UsageError``."""
+    """The settings, with durations in seconds. Raises ``UsageError``."""
     if unknown := settings.keys() - set(_SETTINGS):
         raise UsageError(f"address {name!r} has no setting {min(unknown)!r}: there are {', '.join(_SETTINGS)}")
     return {

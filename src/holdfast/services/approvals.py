@@ -1,8 +1,8 @@
-"""Questions that runs ask people, and the answers: listing them, and answering.
+"""Approvals: listing and answering the questions that runs ask people.
 
-An answer is checked before it is given: against the choices, the form's schema, or the schema of the tool's arguments.
-One that does not fit raises ``InputError``, and the question stays open. A question is answered once. Who comes second
-is told who was first and what the answer was, unless both have said the very same.
+An answer is checked before it is recorded: against the choices, the form's schema, or the schema of the tool's
+arguments. An invalid answer raises ``InputError``, and the approval stays open. An approval is answered once. A second
+answer raises an error that says who answered first and how, unless both are the same.
 """
 
 from __future__ import annotations
@@ -38,40 +38,40 @@ log = logging.getLogger("holdfast.client")
 APPROVAL_START_STEP = "approval start"
 APPROVAL_REMINDER_STEP = "approval reminder"
 APPROVAL_TIMEOUT_STEP = "approval timeout"
-"""The steps of a question: at its beginning, at each reminder, and at its end if it is not answered in time."""
+"""The steps of an approval: at its start, at each reminder, and at its end if it is not answered in time."""
 
 MAX_LISTED = 5
-"""How many questions an error message names."""
+"""Maximum number of approvals that an error message names."""
 MAX_VIOLATIONS = 50
-"""How many faults of an answer an error has."""
+"""Maximum number of violations that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a person answered, as it is recorded."""
+    """A person's answer, as it is recorded."""
 
     approved: bool
     value: UserValue = None
-    """The choice, or what was filled into the form."""
+    """The choice, or the content of the form."""
     arguments: dict[str, Any] | None = None
-    """For a call: the arguments in place of those that were shown, if the person has edited them."""
+    """For a tool call: the arguments to use instead of those that were shown, if the person edited them."""
     reason: str = ""
     answered_by: str = ""
     answered_at: Timestamp = 0.0
 
     def encode(self) -> bytes:
-        """As it is recorded."""
+        """The payload of its record."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode()
 
     @classmethod
     def from_payload(cls, payload: bytes) -> Answer:
-        """From a record."""
+        """The answer in the payload of a record."""
         recorded: dict[str, Any] = json.loads(payload)
         return cls(**{field.name: recorded[field.name] for field in dataclasses.fields(cls) if field.name in recorded})
 
     @classmethod
     def from_value(cls, value: Any, answered_by: str, answered_at: float) -> Answer:
-        """The answer of which workflow code makes this value: a yes, a no, a choice, or what is in a form."""
+        """The answer that gives workflow code this value: a yes, a no, a choice, or the content of a form."""
         plain = to_json_data(value, "the answer")
         return cls(
             value is not False,
@@ -81,47 +81,47 @@ class Answer:
         )
 
     def is_same(self, other: Answer) -> bool:
-        """Whether the same person has said the same, at whatever time."""
+        """Whether the same person gave the same answer, at any time."""
         return replace(self, answered_at=0.0) == replace(other, answered_at=0.0)
 
     def describe(self) -> str:
-        """What was said, in a few words."""
+        """The answer in a few words."""
         if not self.approved:
-            said = "no"
+            text = "no"
         elif self.arguments is not None:
-            said = f"yes, with {json.dumps(self.arguments, ensure_ascii=False)}"
+            text = f"yes, with {json.dumps(self.arguments, ensure_ascii=False)}"
         elif self.value is None:
-            said = "yes"
+            text = "yes"
         else:
-            said = self.value if isinstance(self.value, str) else json.dumps(self.value, ensure_ascii=False)
-        return f"{said} ({self.reason})" if self.reason else said
+            text = self.value if isinstance(self.value, str) else json.dumps(self.value, ensure_ascii=False)
+        return f"{text} ({self.reason})" if self.reason else text
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalInfo:
-    """A question to people, and what has become of it."""
+    """A question to people, with its state and its answer."""
 
     id: str
     run_id: str
     workflow: str
     step_number: int
-    """Its number among the steps of its run: the one in ``holdfast show``."""
+    """Its number among the steps of its run, as in ``holdfast show``."""
     question: str
     choices: tuple[str, ...]
-    """What can be answered; empty for yes or no, and for a form."""
+    """The possible answers; empty for yes or no, and for a form."""
     form: dict[str, Any] | None
-    """The JSON schema of what is to be filled in; for a call, that of its arguments."""
+    """The JSON schema of the form; for a tool call, that of its arguments."""
     tool: str
-    """The tool whose call is to be approved; empty if the workflow asks for itself."""
+    """The tool to be called; empty if the workflow asks on its own behalf."""
     arguments: dict[str, Any] | None
-    """The arguments of that call, all of them."""
+    """All arguments of that call."""
     reason: str
     """Why the call needs an approval."""
     requested_at: UtcDatetime
     assignee: str
-    """Who is asked now; empty: whoever sees it."""
+    """Who is asked now; empty: anyone."""
     expires_at: UtcDatetime | None
-    """When the run asks somebody else, or goes on without an answer."""
+    """When the run asks the next person, or continues without an answer."""
     reminder_count: int
     state: ApprovalState
     answered_by: str
@@ -130,20 +130,20 @@ class ApprovalInfo:
 
     @classmethod
     def from_row(cls, row: Approval) -> ApprovalInfo:
-        """From a row. Raises ``UndecryptableValue``."""
-        question = row.request
+        """The approval in a row. Raises ``UndecryptableValue``."""
+        request = row.request
         _check_decrypted(row)
         return cls(
             id=row.id,
             run_id=row.run_id,
             workflow=row.workflow,
             step_number=row.position + 1,
-            question=question.question,
-            choices=question.choices,
-            form=json.loads(question.form_schema) if question.form_schema else None,
-            tool=question.tool,
-            arguments=json.loads(question.arguments) if question.arguments else None,
-            reason=question.reason,
+            question=request.question,
+            choices=request.choices,
+            form=json.loads(request.form_schema) if request.form_schema else None,
+            tool=request.tool,
+            arguments=json.loads(request.arguments) if request.arguments else None,
+            reason=request.reason,
             requested_at=to_datetime(row.requested_at),
             assignee=row.assignee,
             expires_at=to_datetime(row.expires_at),
@@ -156,15 +156,15 @@ class ApprovalInfo:
 
 
 def _check_decrypted(row: Approval) -> None:
-    """Raises ``UndecryptableValue`` for a sealed question: nobody is to answer what they cannot read."""
-    question, what = row.request, f"approval {row.id!r} of run {row.run_id!r}"
-    for text in (question.question, *question.choices, question.reason):
-        check_decrypted_text(text, what)
-    for data in (question.form_schema, question.arguments, row.answer or b""):
-        check_decrypted(data, what)
+    """Raise ``UndecryptableValue`` for an encrypted question: people must not answer what they cannot read."""
+    request, subject = row.request, f"approval {row.id!r} of run {row.run_id!r}"
+    for text in (request.question, *request.choices, request.reason):
+        check_decrypted_text(text, subject)
+    for data in (request.form_schema, request.arguments, row.answer or b""):
+        check_decrypted(data, subject)
 
 
-# Seeing questions
+# Listing
 
 
 async def list_approvals(
@@ -176,14 +176,14 @@ async def list_approvals(
     all: bool = False,
     limit: int = 1000,
 ) -> list[ApprovalInfo]:
-    """Questions that match, the longest open first, at most ``limit``: those that are open, or ``all``."""
+    """At most ``limit`` approvals that match, oldest first: open ones, or ``all``."""
     where = ApprovalFilter(run_id, only_open=not all, workflow=workflow, assignee=assignee)
     rows = await (await provider.store()).list_approvals(where, limit)
     return decode_readable_rows(rows) if run_id is None else [ApprovalInfo.from_row(row) for row in rows]
 
 
 def decode_readable_rows(rows: Iterable[Approval]) -> list[ApprovalInfo]:
-    """Those that can be read here; what is sealed with a key that is not here is left out, and named in the log."""
+    """The approvals in these rows. One that is encrypted with an unknown key is left out, and logged."""
     found: list[ApprovalInfo] = []
     for row in rows:
         try:
@@ -194,7 +194,7 @@ def decode_readable_rows(rows: Iterable[Approval]) -> list[ApprovalInfo]:
 
 
 async def find_approval(provider: StoreProvider, id: str) -> Approval:
-    """The question of this id, which may be shortened as long as it names one."""
+    """The approval with this id, or with the only id that begins with it."""
     store = await provider.store()
     wanted = id.strip().lower()
     found = await store.list_approvals(ApprovalFilter(only_open=False, id_prefix=wanted)) if wanted else []
@@ -227,19 +227,16 @@ async def approve(
     run_id: str | None = None,
     max_value: int = DEFAULT_MAX_VALUE_BYTES,
 ) -> bool:
-    """Say yes.
-
-    False when the same person has said the very same before. ``run_id`` is the run that must be the asker.
-    """
+    """Answer yes; false if the same person gave the same answer before. ``run_id``: the run that must have asked."""
     row = await _find_run_approval(provider, id, run_id)
     size = estimate_size([value, arguments])
     plain = await run_off_loop(size, lambda: to_json_data(value, f"the answer to approval {row.id}"))
     edited = await run_off_loop(size, lambda: _validate_arguments(row, arguments))
-    given = Answer(True, plain, edited, reason, get_os_user() if by is None else by, await _read_time(provider))
+    answer = Answer(True, plain, edited, reason, get_os_user() if by is None else by, await _read_time(provider))
     if row.state is ApprovalState.OPEN:
-        # Whoever has asked may have written a form that takes a while to check.
-        await run_off_loop(LARGE_BYTES + 1 if row.request.form_schema else size, lambda: _check_answer(row, given))
-    return await _submit_answer(provider, row, given, max_value)
+        # The run's author may have written a form that takes a while to check.
+        await run_off_loop(LARGE_BYTES + 1 if row.request.form_schema else size, lambda: _check_answer(row, answer))
+    return await _submit_answer(provider, row, answer, max_value)
 
 
 async def deny(
@@ -251,19 +248,19 @@ async def deny(
     run_id: str | None = None,
     max_value: int = DEFAULT_MAX_VALUE_BYTES,
 ) -> bool:
-    """Say no; false when the same person has said the very same before."""
+    """Answer no; false if the same person gave the same answer before."""
     row = await _find_run_approval(provider, id, run_id)
     by = get_os_user() if by is None else by
-    given = Answer(False, reason=reason, answered_by=by, answered_at=await _read_time(provider))
-    return await _submit_answer(provider, row, given, max_value)
+    answer = Answer(False, reason=reason, answered_by=by, answered_at=await _read_time(provider))
+    return await _submit_answer(provider, row, answer, max_value)
 
 
 async def _read_time(provider: StoreProvider) -> float:
-    return round(await provider.now(), 6)  # no more than its JSON form has
+    return round(await provider.now(), 6)  # the precision of its JSON form
 
 
 def get_os_user() -> str:
-    """Who is at the keyboard; empty where that cannot be told."""
+    """The user of the operating system; empty where that is not known."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container may have no name for its user
@@ -280,8 +277,8 @@ async def _find_run_approval(provider: StoreProvider, id: str, run_id: str | Non
 
 async def _submit_answer(provider: StoreProvider, row: Approval, answer: Answer, max_value: int) -> bool:
     payload = validate_size(answer.encode(), f"the answer to approval {row.id}", max_value)
-    verdict = await provider.change(AnswerApproval(row.id, payload, answer.answered_by, answer.answered_at))
-    if verdict is OpStatus.DONE:
+    status = await provider.change(AnswerApproval(row.id, payload, answer.answered_by, answer.answered_at))
+    if status is OpStatus.DONE:
         return True
     now = await find_approval(provider, row.id)
     if now.answer is not None and now.state is ApprovalState.ANSWERED:
@@ -322,16 +319,16 @@ async def _make_closed_error(provider: StoreProvider, row: Approval) -> Approval
 
 
 async def _find_replacement(provider: StoreProvider, row: Approval) -> Approval | None:
-    """What the run asks now instead: its code was changed while the question was open."""
+    """The approval that the run asks for now instead, because its code changed while this one was open."""
     still_open = await (await provider.store()).list_approvals(ApprovalFilter(row.run_id))
     return next((one for one in still_open if one.position == row.position and one.id != row.id), None)
 
 
-# Whether an answer fits
+# Checking an answer
 
 
 def to_json_data(value: Any, subject: str) -> Any:
-    """What was given as JSON would say it. Raises ``InputError``."""
+    """The value as JSON data. Raises ``InputError``."""
     from pydantic_core import from_json, to_json
 
     try:
@@ -351,7 +348,7 @@ def _validate_arguments(row: Approval, arguments: Mapping[str, Any] | None) -> d
 
 
 def _check_answer(row: Approval, answer: Answer) -> None:
-    """Whether this yes is an answer to the question."""
+    """Raise ``InputError`` unless this yes answers the question."""
     question = row.request
     what = f"approval {row.id} ({question.question!r})"
     if answer.arguments is not None:
@@ -369,25 +366,21 @@ def _check_answer(row: Approval, answer: Answer) -> None:
             said = "needs a choice" if answer.value is None else f"cannot be answered with {answer.value!r}"
             raise InputError(f"{what} {said}: choose one of {', '.join(question.choices)}")
     elif question.form_schema:
-        if answer.value is None and not _can_be_null(question):
+        if answer.value is None and _find_violations(question, None):
             raise InputError(f"{what} needs a value: {describe_form(json.loads(question.form_schema))}")
         _check_schema(question, answer.value, f"the value for {what} does not fit its form")
     elif answer.value not in (None, True):
         raise InputError(f"{what} is answered with yes or no: approve of it without a value, or deny it")
 
 
-def _can_be_null(request: ApprovalRequest) -> bool:
-    return not _find_violations(request, None)
-
-
 def _check_schema(request: ApprovalRequest, value: Any, subject: str, location: str = "value") -> None:
     if not request.form_schema:
         return
-    faults = _find_violations(request, value)
-    if faults:
-        told = "; ".join(f"{fault.json_path}: {fault.message}" for fault in faults[:MAX_LISTED])
-        each = [{"path": ".".join([location, *map(str, fault.path)]), "message": fault.message} for fault in faults]
-        raise InputError(f"{subject}: {told}. The question is still open.", each)
+    violations = _find_violations(request, value)
+    if violations:
+        summary = "; ".join(f"{one.json_path}: {one.message}" for one in violations[:MAX_LISTED])
+        details = [{"path": ".".join([location, *map(str, one.path)]), "message": one.message} for one in violations]
+        raise InputError(f"{subject}: {summary}. The question is still open.", details)
 
 
 def _find_violations(request: ApprovalRequest, value: Any) -> list[SchemaViolation]:
@@ -397,13 +390,13 @@ def _find_violations(request: ApprovalRequest, value: Any) -> list[SchemaViolati
 
 
 def describe_form(schema: Mapping[str, Any]) -> str:
-    """What a form asks for, in a sentence."""
+    """The fields of a form, as a part of a sentence."""
     fields = describe_form_fields(schema)
     return f"an object with {', '.join(fields)}" if schema.get("properties") else fields[0]
 
 
 def describe_form_fields(schema: Mapping[str, Any]) -> list[str]:
-    """The fields of a form, for people, in a few words each; the form itself if it has none."""
+    """The fields of a form, in a few words each; the type of the form itself if it has none."""
     fields: Mapping[str, Any] | None = schema.get("properties")
     if not fields:
         return [f"a value of type {_describe_type(schema)}"]
@@ -416,7 +409,7 @@ def describe_form_fields(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_type(schema: Mapping[str, Any] | bool) -> str:
-    if isinstance(schema, bool):  # a schema as well, which everything or nothing fits
+    if isinstance(schema, bool):  # a schema that everything or nothing matches
         return "anything" if schema else "nothing"
     if "enum" in schema:
         return " or ".join(json.dumps(one, ensure_ascii=False) for one in schema["enum"])

@@ -10,46 +10,46 @@ from holdfast.stores.audit_log import AuditRow
 from holdfast.stores.contract import Store
 
 PAGE_SIZE = 1000
-"""As many entries as are read at once."""
+"""Entries per read."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Somebody asked for something."""
+    """A request to change something, allowed or denied."""
 
     id: int
     at: UtcDatetime
     key_id: str | None
-    """The id of the key; none where none was needed."""
+    """The id of the key; ``None`` if none was needed."""
     key_name: str
-    """What that key is called."""
+    """The name of that key."""
     action: str
-    """The operation, as it is called in the OpenAPI document."""
+    """The name of the operation in the OpenAPI document."""
     target: str
-    """What it was about."""
+    """What was to be changed."""
     outcome: str
     """``allowed`` or ``denied``."""
     remote_address: str
-    """The network address that it came from."""
+    """The network address of the caller."""
 
     @classmethod
     def from_row(cls, row: AuditRow) -> AuditEntry:
-        """An entry as it is told."""
-        what = row.event
+        """The entry in a row."""
+        event = row.event
         return cls(
             id=row.id,
-            at=to_datetime(what.at),
-            key_id=what.key_id or None,
-            key_name=what.key_name,
-            action=what.action,
-            target=what.target,
-            outcome=what.outcome,
-            remote_address=what.remote_address,
+            at=to_datetime(event.at),
+            key_id=event.key_id or None,
+            key_name=event.key_name,
+            action=event.action,
+            target=event.target,
+            outcome=event.outcome,
+            remote_address=event.remote_address,
         )
 
 
 async def read_audit_log(store: Store, limit: int) -> list[AuditEntry]:
-    """The newest entries, the newest first."""
+    """The ``limit`` newest entries, newest first."""
     found: list[AuditRow] = []
     while len(found) < limit:
         before = found[-1].id if found else None

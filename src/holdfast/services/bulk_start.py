@@ -1,4 +1,4 @@
-"""Starting runs by the thousand: a commit for each thousand of them, and not one for each."""
+"""Starting many runs with one commit per thousand."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ async def start_many(
 ) -> list[str]:
     """Start a run for each call, and return their ids in order.
 
-    A call that cannot be started raises what ``start`` would raise. Those of the same thousand that can be are started
-    all the same, and so are all before them.
+    A call that cannot be started raises what ``start`` would raise. The other calls of the same thousand, and all calls
+    before them, are started.
     """
     check_bulk_options(spec.name, options)
-    return await start_batches(store, spec, ((_bind_call(spec, call), options) for call in calls), max_value)
+    return await start_batches(
+        store, spec, ((bind_inputs(spec, *split_call(call)), options) for call in calls), max_value
+    )
 
 
 def check_bulk_options(workflow: str, options: StartOptions) -> None:
@@ -55,15 +57,16 @@ async def start_batches(
     join_unsuccessful: bool = False,
     runner: OffLoopRunner = run_off_loop,
 ) -> list[str]:
-    """Start a run of a workflow for each of these inputs, each with options of its own: see ``resolve_start``."""
+    """Start a run for each of these inputs, each with its own options: see ``resolve_start``."""
     ids: list[str] = []
     left = iter(runs)
-    while some := list(islice(left, BATCH_SIZE)):
-        news = await runner(sum(len(inputs) for inputs, _ in some), partial(_build_runs, store, spec, some, max_value))
-        answers = await store.commit([StartRun(new) for new in news])
+    while batch := list(islice(left, BATCH_SIZE)):
+        size = sum(len(inputs) for inputs, _ in batch)
+        new_runs = await runner(size, partial(_build_runs, store, spec, batch, max_value))
+        results = await store.commit([StartRun(new) for new in new_runs])
         ids += [
-            resolve_start(answer, new, join_unsuccessful=join_unsuccessful).id
-            for answer, new in zip(answers, news, strict=True)
+            resolve_start(result, new, join_unsuccessful=join_unsuccessful).id
+            for result, new in zip(results, new_runs, strict=True)
         ]
     return ids
 
@@ -72,10 +75,6 @@ def _build_runs(
     store: Store, spec: WorkflowSpec, batch: Sequence[tuple[bytes, StartOptions]], max_value: int
 ) -> list[NewRun]:
     return [build_new_run(spec, inputs, options, now=store.now(), max_value=max_value) for inputs, options in batch]
-
-
-def _bind_call(spec: WorkflowSpec, call: CallArguments) -> bytes:
-    return bind_inputs(spec, *split_call(call))
 
 
 def split_call(call: CallArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,10 +1,10 @@
-"""Forking: a new run that shares the recorded beginning of another one, up to a step.
+"""Forks: a new run that shares the recorded beginning of another one, up to a step.
 
-The fork's journal is a copy of what its origin had seen before that step's outcome. So the code is replayed to exactly
-the same point; from there it goes its own way: the step runs again, or is taken to have returned ``with_output``.
+The fork's journal is a copy of the records that its origin had before that step's outcome. So the code is replayed to
+exactly the same point. From there the fork continues on its own: the step runs again, or returns ``with_output``.
 
-A fork may use as much as its origin might, and has used nothing yet; so if what is kept ends with a model call that
-was refused for want of a budget, the fork is told at once that it may ask again.
+A fork has the same budget as its origin, and has used nothing yet. If the shared records end with a model call that
+was refused because of the budget, the fork gets a signal to try again at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.stores.operations import ForkRun, NewRun, Op, OpStatus, Run, SendS
 from holdfast.stores.rules import count_short_calls, make_disabled_error
 
 NOT_GIVEN = object()
-"""In place of an output that nobody has named; ``None`` is one."""
+"""The default of an output, because ``None`` is a possible output."""
 
 
 async def fork_run(
@@ -42,10 +42,10 @@ async def fork_run(
     entropy: bytes | None = None,
     by: str | None = None,
 ) -> Run:
-    """Create the fork; it begins when a worker takes it up. ``entropy`` is its own part of the seed: random bytes.
+    """Create the fork, for any worker to claim.
 
-    ``by`` is who says what a question is taken to have been answered with; the user of the operating system, if it is
-    nobody else.
+    ``entropy`` is the fork's own part of the seed: random bytes. ``by`` is who answers if ``with_output`` is an answer
+    to an approval; default: the user of the operating system.
     """
     source = await find_run(store, run_id)
     [history] = await store.get_histories([source.key])
@@ -58,39 +58,39 @@ async def fork_run(
     new = _build_fork(source, _generate_id(run_id) if new_id is None else validate_run_id(new_id), seed, usage, now)
     ops: list[Op] = [ForkRun(run_id, new, keep, record)]
     short = count_short_calls(one for one in history.records if one.seq < keep)
-    if short and await store.get_run(new.id) is not None:  # else somebody else would be told
+    if short and await store.get_run(new.id) is not None:  # the signals below would go to another run
         raise _make_id_conflict(new.id)
     ops += [SendSignal(new.id, BUDGET_SIGNAL, b"null", f"fork {new.seed.hex()} {n}", now) for n in range(short)]
-    [answer, *_] = await store.commit(ops)
-    if answer is OpStatus.WORKFLOW_DISABLED:
+    [result, *_] = await store.commit(ops)
+    if result is OpStatus.WORKFLOW_DISABLED:
         raise make_disabled_error(source.workflow, f"run {run_id!r} was not forked")
-    if not isinstance(answer, StartResult):
+    if not isinstance(result, StartResult):
         raise make_run_not_found(store, run_id)
-    if not answer.is_new:
+    if not result.is_new:
         raise _make_id_conflict(new.id)
-    return answer.run
+    return result.run
 
 
 def _plan_fork(
     records: Sequence[Record], run_id: str, at: int | str | None, with_output: Any, by: str, now: float, max_value: int
 ) -> tuple[int, Record | None]:
-    """How many records the fork shares, and the outcome that the step is given in it, if it is given one."""
+    """How many records the fork shares, and the step's outcome in it, if one is given."""
     if at is None:
         if with_output is not NOT_GIVEN:
             raise UsageError("fork: with_output is the output of a step: say which with `at`")
         return _get_next_seq(records), None
     old = find_step(records, at, run_id)
     cut = _find_step_start(records, old) if with_output is NOT_GIVEN else old.seq
-    # Not the step's own number: a retry may have left a gap in front of it, which the fork's own records fill.
+    # Not the step's own seq: a retry may have left a gap before it, which the fork's own records fill.
     keep = _get_next_seq([one for one in records if one.seq < cut])
     if with_output is NOT_GIVEN:
         return keep, None
-    what = f"the output of step {old.name!r}"
+    subject = f"the output of step {old.name!r}"
     is_answer = old.kind is RecordKind.APPROVAL
     payload = (
-        Answer.from_value(with_output, by, now).encode() if is_answer else codec_for(Any).encode(with_output, what)
+        Answer.from_value(with_output, by, now).encode() if is_answer else codec_for(Any).encode(with_output, subject)
     )
-    payload = validate_size(payload, what, max_value)
+    payload = validate_size(payload, subject, max_value)
     return keep, Record(keep, old.kind, old.position, old.name, True, payload, max(now, old.at), now)
 
 
@@ -120,7 +120,7 @@ def _build_fork(source: Run, id: str, seed: bytes, usage: RunUsage | None, now: 
 
 
 def _generate_id(run_id: str) -> str:
-    """An id for a fork of this run, which is no longer than an id may be, however often a fork is forked."""
+    """An id for a fork of this run. It stays within the maximum length, even for forks of forks."""
     end = f"-fork-{secrets.token_hex(3)}"
     return run_id[: MAX_ID_LENGTH - len(end)] + end
 
@@ -130,12 +130,12 @@ def _make_id_conflict(run_id: str) -> RunConflict:
 
 
 def _get_next_seq(records: Sequence[Record]) -> int:
-    """The ``seq`` of the next record."""
+    """The ``seq`` after the last record."""
     return records[-1].seq + 1 if records else 0
 
 
 def _find_step_start(records: Sequence[Record], old: Record) -> int:
-    """Where what a step does anew has begun: a question begins before its answer, and with it the time that it has."""
+    """The ``seq`` from which a step runs again: an approval starts before its answer, and so does its timeout."""
     if old.kind is RecordKind.APPROVAL:
         for record in records:
             if record.name == APPROVAL_START_STEP and record.position > old.position and record.seq < old.seq:
@@ -144,7 +144,7 @@ def _find_step_start(records: Sequence[Record], old: Record) -> int:
 
 
 def find_step(records: Sequence[Record], at: int | str, run_id: str) -> Record:
-    """The record of the step with this number (as ``holdfast show`` tells it) or name."""
+    """The record of the step with this number (as in ``holdfast show``) or name. Raises ``UsageError``."""
     steps = [
         record
         for record in records

@@ -1,4 +1,4 @@
-"""Whether agents and workflows are served, told by their workers' heartbeats."""
+"""Whether agents and workflows are served, by the heartbeats of their workers."""
 
 from __future__ import annotations
 
@@ -23,59 +23,57 @@ from holdfast.stores.served_versions import (
 from holdfast.stores.workers import Worker
 
 MAX_COUNTED_RUNS = 2000
-"""So many runs of a workflow that have ended in the same way are counted, and no more: there may be millions."""
+"""Maximum count of a workflow's runs in one terminal state: there may be millions."""
 
 
 class HealthState(StrEnum):
-    """How it is with an agent."""
+    """Whether an agent or a workflow is served."""
 
     SERVING = "serving"
-    """A worker that serves it has sent a heartbeat within its lease."""
+    """A worker that serves it sent a heartbeat within its lease."""
     SILENT = "silent"
-    """Workers that served it have fallen silent: they are dead, cut off or stand still."""
+    """Workers that served it stopped sending heartbeats: they are dead, cut off, or stuck."""
     UNSERVED = "unserved"
     """No worker serves it."""
     DISABLED = "disabled"
-    """It is disabled: see ``Client.disable``."""
+    """See ``Client.disable``."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnservedRuns:
-    """Unfinished runs that nobody takes up."""
+    """Unfinished runs that no worker claims."""
 
     run_count: int
     reason: str
-    """Why."""
     remedy: str
     """What to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How it is with one agent, or one workflow."""
+    """The health of an agent or a workflow."""
 
     name: str
     is_agent: bool
     state: HealthState
     worker_count: int
-    """How many live workers serve it."""
+    """Live workers that serve it."""
     heartbeat_at: UtcDatetime | None
-    """The newest heartbeat of those, or of the ones that have fallen silent."""
+    """The newest heartbeat of these workers, or of the silent ones if none is live."""
     disabled_at: UtcDatetime | None
     run_counts: Mapping[RunState, int]
-    """How many runs it has in each state. Of those that have ended, no more than ``MAX_COUNTED_RUNS`` are counted."""
+    """The number of its runs by state; for a terminal state, at most ``MAX_COUNTED_RUNS``."""
     versions: tuple[str, ...] = ()
-    """The versions that live workers serve, without that of runs that have none."""
+    """The versions that live workers serve, without the empty one."""
     capped_states: tuple[RunState, ...] = ()
-    """The states in which it may have more runs than were counted."""
+    """States in which it may have more runs than were counted."""
     parameters: tuple[str, ...] = ()
-    """What its newest version takes, by name."""
+    """The parameters of its newest version."""
     inputs_schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """A JSON schema of that; empty if no worker has announced one."""
+    """Their JSON schema; empty if no worker announced one."""
     unserved_runs: tuple[UnservedRuns, ...] = ()
-    """Why unfinished runs of it, or of some versions of it, are taken up by nobody; nothing while it is off."""
+    """Why no worker claims unfinished runs of some of its versions; empty while it is disabled."""
     disabled_by: str = ""
-    """Who disabled it."""
     disabled_reason: str = ""
 
 
@@ -91,7 +89,7 @@ class DisabledWorkflow:
 
 
 async def read_health(store: Store) -> list[Health]:
-    """The health of all that was ever announced, has runs or is disabled, by name."""
+    """The health of every workflow that was ever announced, has runs, or is disabled, by name."""
     specs, workers, off = (
         await store.get_workflow_specs(),
         await store.list_workers(),
@@ -100,10 +98,10 @@ async def read_health(store: Store) -> list[Health]:
     counts, now = await store.count_runs(MAX_COUNTED_RUNS), store.now()
     alive = [worker for worker in workers if is_alive(worker, now)]
     names = {*(spec.name for spec in specs.values()), *(name for name, _ in counts), *off}
-    # Versions stand in no index: runs are told apart by them only where that can matter.
-    begun = {name for name, state in counts if not state.is_terminal}
-    left = [name for name in begun - set(off) if not _is_served(list_announced_specs(name, specs), alive)]
-    unfinished: Mapping[tuple[str, str], int] = await store.count_unfinished_runs(left) if left else {}
+    # No index has versions: unfinished runs are counted by version only where a version may be unserved.
+    with_unfinished = {name for name, state in counts if not state.is_terminal}
+    doubtful = [name for name in with_unfinished - set(off) if not _is_served(list_announced_specs(name, specs), alive)]
+    unfinished: Mapping[tuple[str, str], int] = await store.count_unfinished_runs(doubtful) if doubtful else {}
     found: list[Health] = []
     for name in sorted(names):
         versions = list_announced_specs(name, specs)
@@ -137,7 +135,7 @@ async def read_health(store: Store) -> list[Health]:
 
 
 def _is_served(versions: Sequence[WorkflowSpec], live_workers: Sequence[Worker]) -> bool:
-    """Whether somebody takes up the runs of every version that was announced."""
+    """Whether live workers serve every announced version."""
     return bool(versions) and all(
         explain_unserved(one.name, one.version, None, live_workers) is None for one in versions
     )
@@ -146,7 +144,7 @@ def _is_served(versions: Sequence[WorkflowSpec], live_workers: Sequence[Worker])
 def _find_unserved_runs(
     name: str, waiting: Mapping[str, int], live_workers: Sequence[Worker], *, by_delivery: bool
 ) -> tuple[UnservedRuns, ...]:
-    """By the versions of what waits."""
+    """Unserved runs by reason; ``waiting`` has the number of unfinished runs of each version."""
     left: Counter[tuple[str, str]] = Counter()
     for version, count in waiting.items():
         why = explain_unserved(name, version, None, live_workers)
@@ -158,7 +156,7 @@ def _find_unserved_runs(
 
 
 def _can_serve(worker: Worker, versions: Sequence[WorkflowSpec]) -> bool:
-    """Whether a worker takes up runs of one of these versions of a workflow, from the queue that they are put into."""
+    """Whether a worker serves one of these versions of a workflow, in the queue of its runs."""
     return any(
         make_served_name(spec.name, spec.version) in worker.workflows
         and (worker.queues is None or spec.queue in worker.queues)

@@ -1,11 +1,11 @@
-"""Inputs of a run, checked before anything is stored: by the JSON schema that workers announce of their workflow.
+"""Checks the inputs of a run before anything is stored, by the JSON schema that workers announce for the workflow.
 
-Schemas come from ``codec.json_schema``, so the rules of JSON Schema that pydantic writes are applied here, and others
-are passed over, patterns among them: a server applies schemas of all its tenants, and must not be held up by one. For
-the same reason a check stops after ``MAX_STEPS`` parts of a value, and takes the rest as it is. The worker checks all
-of it by the declared types when the run begins.
+Schemas come from ``codec.json_schema``, so only the keywords that pydantic writes are applied. Others are ignored,
+including patterns: a server applies the schemas of all its tenants, and one of them must not block it. For the same
+reason a check stops after ``MAX_STEPS`` parts of a value, and accepts the rest. The worker checks everything by the
+declared types when the run starts.
 
-Messages name the place and what is expected there. They never quote the value, which may be a secret, or large.
+Messages name the location and what is expected there. They never quote the value, which may be secret or large.
 """
 
 from __future__ import annotations
@@ -24,81 +24,77 @@ from holdfast.errors import InputError
 from holdfast.stores.contract import WorkflowSpec
 
 MAX_CHECKED_BYTES = 1024 * 1024
-"""Bytes of inputs that are checked here; larger ones are left to the worker."""
+"""Larger inputs are checked only by the worker."""
 MAX_STEPS = 20_000
-"""Parts of a value that are looked at: some tens of milliseconds."""
+"""Maximum number of checked parts of a value: some tens of milliseconds."""
 MAX_VIOLATIONS = 10
-"""Faults that are told of."""
+"""Maximum number of reported violations."""
 _MAX_DEPTH = 60
-"""Levels of a value, and references in a row, that are looked at."""
+"""Maximum depth of checked values and of chained references."""
 _MAX_CHOICES = 12
-"""Values of a choice that a message names."""
+"""Maximum number of allowed values that a message names."""
 
 Schema = Mapping[str, Any]
 
 
-class SchemaViolation(NamedTuple):
-    """What is wrong with a part of the inputs."""
+class _Violation(NamedTuple):
+    """A part of the inputs that does not match the schema."""
 
     path: tuple[str | int, ...]
     reason: str
 
     @property
     def location(self) -> str:
-        """The place, as code would name it: ``item.lines[0].price``."""
+        """The path as code would write it: ``item.lines[0].price``."""
         first, *rest = self.path
         return str(first) + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in rest)
 
 
 def bind_inputs(spec: WorkflowSpec, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
-    """The inputs of a start by name, as they are stored. Raises ``InputError`` if they do not fit the announcement."""
+    """The stored form of the inputs of a start by name. Raises ``InputError`` if they do not match the schema."""
     inputs = encode_inputs_by_name(spec.name, spec.parameters, args, kwargs)
     if not spec.inputs_schema or len(inputs) > MAX_CHECKED_BYTES:
         return inputs
-    faults = find_violations(spec.inputs_schema, decode_plain(inputs))
-    if faults:
-        told = "; ".join(f"input {fault.location!r} {fault.reason}" for fault in faults)
-        each = [{"path": fault.location, "message": fault.reason} for fault in faults]
+    violations = _find_violations(spec.inputs_schema, decode_plain(inputs))
+    if violations:
+        summary = "; ".join(f"input {one.location!r} {one.reason}" for one in violations)
+        details = [{"path": one.location, "message": one.reason} for one in violations]
         raise InputError(
-            f"Workflow {spec.name!r}: {told}. Its inputs are {spec.name}({_format_parameters(spec)}).", each
+            f"Workflow {spec.name!r}: {summary}. Its inputs are {spec.name}({_format_parameters(spec)}).", details
         )
     return inputs
 
 
-def find_violations(schema: str, inputs: Any) -> list[SchemaViolation]:
-    """What is wrong with these inputs, one fault for each of them at most."""
-    whole = parse_schema(schema)
-    check = _SchemaChecker(whole.get("$defs", {}))
-    found: dict[str | int, SchemaViolation] = {}
-    for fault in check.find_violations(whole, inputs, (), 0):
-        found.setdefault(fault.path[0] if fault.path else "", fault)
+def _find_violations(schema: str, inputs: Any) -> list[_Violation]:
+    """The first violation in each of these inputs."""
+    parsed = parse_schema(schema)
+    checker = _SchemaChecker(parsed.get("$defs", {}))
+    found: dict[str | int, _Violation] = {}
+    for violation in checker.find_violations(parsed, inputs, (), 0):
+        found.setdefault(violation.path[0] if violation.path else "", violation)
         if len(found) == MAX_VIOLATIONS:
             break
-    return [fault for fault in found.values() if fault.path]
+    return [violation for violation in found.values() if violation.path]
 
 
 def parse_input(schema: Schema, name: str, text: str) -> Any:
-    """What somebody means who types this text for an input: JSON if that fits, else the text itself.
+    """The value of text that was typed for an input: as JSON if that matches its schema, else the text itself.
 
-    Of what fits neither way, JSON is taken, and the check tells what is wrong with it.
+    If neither matches, it is JSON, and the check reports what is wrong with it.
     """
     try:
         value = json.loads(text)
     except ValueError:
         return text
     declared: Any = schema.get("properties", {}).get(name)
-    check = _SchemaChecker(schema.get("$defs", {}))
-    means_text = declared is not None and not _is_valid(check, declared, value) and _is_valid(check, declared, text)
-    return text if means_text else value
-
-
-def _is_valid(checker: _SchemaChecker, schema: Schema, value: Any) -> bool:
-    return next(checker.find_violations(schema, value, (), 0), None) is None
+    checker = _SchemaChecker(schema.get("$defs", {}))
+    is_text = declared is not None and not checker.is_valid(declared, value) and checker.is_valid(declared, text)
+    return text if is_text else value
 
 
 @lru_cache(maxsize=256)
 def parse_schema(schema: str) -> dict[str, Any]:
-    """A schema that was announced; an empty one takes anything. The same object for the same text: do not change it."""
+    """An announced schema; an invalid one is empty, and matches anything. Do not change the result: it is cached."""
     try:
         read = json.loads(schema)
     except ValueError:
@@ -107,16 +103,14 @@ def parse_schema(schema: str) -> dict[str, Any]:
 
 
 class _SchemaChecker:
-    """One check of one value."""
+    """Checks values, with one step limit for all of them."""
 
     def __init__(self, definitions: Mapping[str, Any]) -> None:
         self._definitions = definitions
         self._step_count = 0
 
-    def find_violations(
-        self, schema: Any, value: Any, path: tuple[str | int, ...], depth: int
-    ) -> Iterator[SchemaViolation]:
-        """What is wrong with a value."""
+    def find_violations(self, schema: Any, value: Any, path: tuple[str | int, ...], depth: int) -> Iterator[_Violation]:
+        """The violations in a value."""
         self._step_count += 1
         if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._step_count > MAX_STEPS:
             return
@@ -129,70 +123,73 @@ class _SchemaChecker:
         if choices:
             yield from self._find_choice_violations(choices, value, path, depth)
         if not _is_allowed(rules, value) or not _has_type(rules, value):
-            yield SchemaViolation(path, f"must be {self._describe_expected(rules)}, not {_describe_kind(value)}")
+            yield _Violation(path, f"must be {self._describe_expected(rules)}, not {_describe_kind(value)}")
             return
         yield from self._find_part_violations(rules, value, path, depth)
 
+    def is_valid(self, schema: Schema, value: Any) -> bool:
+        """Whether a value has no violations."""
+        return next(self.find_violations(schema, value, (), 0), None) is None
+
     def _find_choice_violations(
         self, choices: Sequence[Any], value: Any, path: tuple[str | int, ...], depth: int
-    ) -> Iterator[SchemaViolation]:
-        tried = [list(self.find_violations(one, value, path, depth + 1)) for one in choices]
-        if not all(tried):
+    ) -> Iterator[_Violation]:
+        by_choice = [list(self.find_violations(one, value, path, depth + 1)) for one in choices]
+        if not all(by_choice):
             return
-        # Of those that go wrong only further inside, the one with the fewest faults is the one that was meant.
-        inside = [faults for faults in tried if len(faults[0].path) > len(path)]
+        # If some choices fail only deeper inside, the one with the fewest violations is probably the intended one.
+        inside = [violations for violations in by_choice if len(violations[0].path) > len(path)]
         if inside:
             yield min(inside, key=len)[0]
         else:
-            yield SchemaViolation(
+            yield _Violation(
                 path, f"must be {self._describe_expected({'anyOf': choices})}, not {_describe_kind(value)}"
             )
 
     def _find_part_violations(
         self, rules: Schema, value: Any, path: tuple[str | int, ...], depth: int
-    ) -> Iterator[SchemaViolation]:
+    ) -> Iterator[_Violation]:
         if isinstance(value, Mapping):
             yield from self._find_object_violations(rules, cast("Mapping[Any, Any]", value), path, depth)
         elif isinstance(value, list | tuple | set | frozenset):
             yield from self._find_list_violations(rules, list(cast("list[Any]", value)), path, depth)
         elif (why := _describe_bound_violation(rules, value)) is not None:
-            yield SchemaViolation(path, why)
+            yield _Violation(path, why)
 
     def _find_object_violations(
         self, rules: Schema, value: Mapping[Any, Any], path: tuple[str | int, ...], depth: int
-    ) -> Iterator[SchemaViolation]:
+    ) -> Iterator[_Violation]:
         declared: Mapping[str, Any] = rules.get("properties", {})
         others: Any = rules.get("additionalProperties", True)
         for name in rules.get("required", ()):
             if name not in value:
                 words = self._describe_expected(declared.get(name, {}))
-                yield SchemaViolation(
+                yield _Violation(
                     (*path, name), "is missing" if words == _ANYTHING else f"is missing: it must be {words}"
                 )
         for name, item in value.items():
             inner: Any = declared.get(name, others)
             if inner is False:
-                yield SchemaViolation((*path, str(name)), "is not known")
+                yield _Violation((*path, str(name)), "is not known")
             else:
                 yield from self.find_violations(inner, item, (*path, str(name)), depth + 1)
 
     def _find_list_violations(
         self, rules: Schema, items: list[Any], path: tuple[str | int, ...], depth: int
-    ) -> Iterator[SchemaViolation]:
-        least, most = rules.get("minItems", 0), rules.get("maxItems")
-        if len(items) < least or (most is not None and len(items) > most):
-            yield SchemaViolation(path, f"must have {_format_range(least, most, 'item')}, not {len(items)}")
+    ) -> Iterator[_Violation]:
+        min_count, max_count = rules.get("minItems", 0), rules.get("maxItems")
+        if len(items) < min_count or (max_count is not None and len(items) > max_count):
+            yield _Violation(path, f"must have {_format_range(min_count, max_count, 'item')}, not {len(items)}")
             return
-        first: Sequence[Any] = rules.get("prefixItems", ())
-        for at, item in enumerate(items):
+        prefix: Sequence[Any] = rules.get("prefixItems", ())
+        for index, item in enumerate(items):
             if self._step_count > MAX_STEPS:
                 return
-            yield from self.find_violations(
-                first[at] if at < len(first) else rules.get("items"), item, (*path, at), depth + 1
-            )
+            schema = prefix[index] if index < len(prefix) else rules.get("items")
+            yield from self.find_violations(schema, item, (*path, index), depth + 1)
 
     def _describe_expected(self, schema: Any, depth: int = 0) -> str:
-        """What a schema asks for, in words."""
+        """What a schema expects, in words."""
         if not isinstance(schema, dict) or depth > 5:
             return _ANYTHING
         rules = cast("dict[str, Any]", schema)
@@ -230,7 +227,7 @@ _FORMAT_WORDS = {
 
 
 def _describe_kind(value: Any) -> str:
-    """What a value is, in words that say nothing of what is in it."""
+    """The type of a value in words, without its content."""
     match value:
         case None:
             return "null"
@@ -263,7 +260,7 @@ def _is_type(kind: str, rules: Schema, value: Any) -> bool:
         case "string":
             if isinstance(value, str):
                 return _can_parse(str(rules.get("format", "")), value)
-            # Other scalars of Python's become texts on their way: a date, a UUID, bytes.
+            # Other Python scalars become strings when they are encoded: a date, a UUID, bytes.
             return not isinstance(value, bool | int | float | Decimal | Mapping | list | tuple | set | None)
         case "integer":
             if isinstance(value, float | Decimal):
@@ -289,12 +286,12 @@ def _is_allowed(rules: Schema, value: Any) -> bool:
 
 
 def _can_parse(format: str, text: str) -> bool:
-    """Whether a text is of this format, as the worker will read it; of an unknown format, any is."""
-    reads = _get_parsers().get(format)
-    if reads is None:
+    """Whether the worker can parse text of this format. Text of an unknown format is accepted."""
+    parse = _get_parsers().get(format)
+    if parse is None:
         return True
     try:
-        reads(text)
+        parse(text)
     except ValueError:
         return False
     return True
@@ -310,9 +307,9 @@ def _get_parsers() -> dict[str, Callable[[str], Any]]:
 
 def _describe_bound_violation(rules: Schema, value: Any) -> str | None:
     if isinstance(value, str):
-        least, most = rules.get("minLength", 0), rules.get("maxLength")
-        if len(value) < least or (most is not None and len(value) > most):
-            return f"must have {_format_range(least, most, 'character')}, not {len(value)}"
+        min_length, max_length = rules.get("minLength", 0), rules.get("maxLength")
+        if len(value) < min_length or (max_length is not None and len(value) > max_length):
+            return f"must have {_format_range(min_length, max_length, 'character')}, not {len(value)}"
     elif isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         for rule, words, holds in _BOUNDS:
             if (bound := rules.get(rule)) is not None and not holds(value, bound):
@@ -341,6 +338,6 @@ def _format_range(min_count: int, max_count: int | None, unit: str) -> str:
 
 
 def _format_parameters(spec: WorkflowSpec) -> str:
-    """The inputs by name; those in brackets may be left out."""
+    """The names of the inputs, optional ones in brackets."""
     required = parse_schema(spec.inputs_schema).get("required", ())
     return ", ".join(name if name in required else f"[{name}]" for name in spec.parameters)

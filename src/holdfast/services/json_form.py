@@ -1,7 +1,7 @@
-"""The JSON form of Holdfast's own types: one for each, whoever writes it (the server, the CLI) and whoever reads it.
+"""The JSON form of Holdfast's own types, the same in the server, the CLI, and the client.
 
-The form follows from the declaration of the type, by pydantic: the names of its fields, times as ISO 8601 in UTC,
-enumerations by value. What a declaration cannot say is part of a field's type: the annotated types below.
+Pydantic derives the form from the declaration of the type: fields by name, times as ISO 8601 in UTC, enumerations by
+value. The annotated types below add what a declaration cannot express.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from holdfast.services.wire_values import to_wire
 T = TypeVar("T")
 
 ValueEncoder = Callable[[Any], Any]
-"""Makes JSON data of a value of users' code."""
+"""Turns a value of users' code into JSON data."""
 ValueDecoder = Callable[[Any, str], Any]
-"""Reads a value of users' code from JSON data; the text names it in errors."""
+"""Reads a value of users' code from JSON data; the text names the value in errors."""
 
 
 # Types of fields
 
 
-# The writing functions declare no return type, so that the JSON schema stays the one of the field's type.
+# The functions that write declare no return type, so that the JSON schema remains that of the field's type.
 
 
 def _write_user_value(value: Any, handler: SerializerFunctionWrapHandler, info: SerializationInfo):
     encode = cast("ValueEncoder | None", info.context)
-    if encode is None:  # it is recorded, by the codec
+    if encode is None:  # the codec records it
         return handler(value)
     return encode(str(value) if isinstance(value, UnreadableValue) else value)
 
@@ -56,19 +56,19 @@ def _read_user_value(data: Any, info: ValidationInfo) -> Any:
 
 
 UserValue = Annotated[Any, WrapSerializer(_write_user_value), BeforeValidator(_read_user_value)]
-"""A value of users' code. Who writes or reads it says in which of the forms of ``wire_values``; default: plain."""
+"""A value of users' code. The caller chooses one of the forms of ``wire_values``; default: plain."""
 UserData = Annotated[dict[str, Any], WrapSerializer(_write_user_value), BeforeValidator(_read_user_value)]
-"""The same, of an object."""
+"""An object of users' code, in the same forms."""
 
 
 class UnreadableValue(str):
-    """Words in place of a value which cannot be read: it is encrypted, or of a newer version."""
+    """Text instead of a value that cannot be read: it is encrypted, or from a newer version."""
 
     __slots__ = ()
 
 
 UtcDatetime = Annotated[datetime, AfterValidator(lambda at: at.astimezone(UTC))]
-"""A time whose time zone is ``UTC`` itself, also when it is read: pydantic has a zone of its own for that."""
+"""A time with the zone ``UTC``, also when it is read: pydantic would use a zone class of its own."""
 
 
 def _write_timestamp(at: float, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
@@ -85,7 +85,7 @@ Timestamp = Annotated[
     BeforeValidator(_read_timestamp),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
-"""Seconds since 1970, written as the others: as ISO 8601."""
+"""Seconds since 1970, written as ISO 8601, like other times."""
 
 
 class _UsdProperty:
@@ -110,7 +110,7 @@ def _write_usage(usage: Usage, handler: SerializerFunctionWrapHandler, info: Ser
 
 
 UsageWithCost = Annotated[Usage, WrapSerializer(_write_usage), _UsdProperty()]
-"""What model calls have used, written with its cost in dollars."""
+"""Usage of model calls, written with its cost in dollars."""
 
 
 # Writing and reading
@@ -118,17 +118,17 @@ UsageWithCost = Annotated[Usage, WrapSerializer(_write_usage), _UsdProperty()]
 
 @cache
 def get_adapter(kind: Any) -> TypeAdapter[Any]:
-    """What writes and reads values of a type."""
+    """The adapter that writes and reads values of a type."""
     return TypeAdapter(UsageWithCost if kind is Usage else kind)
 
 
 def encode_plain(value: Any) -> Any:
-    """A value of users' code in its plain form: what JSON has no form for, as text."""
+    """A value of users' code in its plain form."""
     return to_wire(value, tagged=False)
 
 
 def to_json(value: Any, encode_value: ValueEncoder = encode_plain) -> Any:
-    """One of Holdfast's own types, or a list of them, as JSON data."""
+    """A value of one of Holdfast's own types, or a list of them, as JSON data."""
     if isinstance(value, list | tuple):
         return [to_json(one, encode_value) for one in cast("list[Any]", value)]
     return get_adapter(cast("Any", type(value))).dump_python(value, mode="json", context=encode_value)
@@ -137,11 +137,11 @@ def to_json(value: Any, encode_value: ValueEncoder = encode_plain) -> Any:
 def to_json_bytes(
     value: Any, encode_value: ValueEncoder = encode_plain, *, adapter: TypeAdapter[Any] | None = None
 ) -> bytes:
-    """The same as it is sent. Halves of characters, which a model may have said, become question marks."""
+    """The same as JSON text. Lone surrogates, which a model may have produced, become question marks."""
     chosen = adapter or get_adapter(cast("Any", type(value)))
     try:
         return chosen.dump_json(value, context=encode_value)
-    except PydanticSerializationError:  # half a character has no form in UTF-8
+    except PydanticSerializationError:  # a lone surrogate has no form in UTF-8
         data = chosen.dump_python(value, mode="json", context=encode_value)
         return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
 

@@ -71,7 +71,7 @@ _UNSUPPORTED_KEYWORDS: Final = ("unevaluatedProperties", "unevaluatedItems", "$r
 
 
 class SchemaViolation(NamedTuple):
-    """What is wrong with a part of a value."""
+    """A part of a value that does not match a schema."""
 
     path: tuple[str | int, ...]
     json_path: str
@@ -100,9 +100,9 @@ def check_schema(schema: Mapping[str, Any], subject: str) -> None:
 
 
 def find_violations(schema: Any, value: Any, subject: str, max_count: int) -> list[SchemaViolation]:
-    """The first ``max_count`` faults of a value. Raises ``InputError`` if the schema cannot be applied in bounded time.
+    """The first ``max_count`` violations in a value.
 
-    ``subject`` names the schema, and begins the error message.
+    Raises ``InputError``, which begins with ``subject``, if the schema cannot be applied in bounded time.
     """
     from referencing import Registry
     from referencing.exceptions import Unresolvable
@@ -134,29 +134,32 @@ class UnusableSchema(Exception):
     """A schema that cannot be applied in bounded time. The message completes a sentence about the schema."""
 
 
-# What a schema may be
+# Limits of schemas
 
 
 def _collect_objects(schema: Mapping[str, Any], subject: str) -> list[Mapping[str, Any]]:
     """All objects in a schema. Raises ``InputError`` for one that is too deep or has too much in it."""
     found: list[Mapping[str, Any]] = []
-    waiting: list[tuple[Any, int]] = [(schema, 1)]
-    count = 0
-    while waiting:
-        one, depth = waiting.pop()
-        count += 1
+    for count, (one, level) in enumerate(_iter_values(schema), 1):
         if count > MAX_SCHEMA_VALUES:
             raise InputError(f"{subject} is too large: its JSON schema may have {MAX_SCHEMA_VALUES:,} values")
-        inner: Iterable[Any] = ()
+        if level > MAX_SCHEMA_DEPTH:
+            raise InputError(f"{subject} is nested too deeply: its JSON schema may have {MAX_SCHEMA_DEPTH} levels")
         if isinstance(one, dict):
             found.append(cast("dict[str, Any]", one))
-            inner = cast("dict[str, Any]", one).values()
-        elif isinstance(one, list):
-            inner = cast("list[Any]", one)
-        if inner and depth > MAX_SCHEMA_DEPTH:
-            raise InputError(f"{subject} is nested too deeply: its JSON schema may have {MAX_SCHEMA_DEPTH} levels")
-        waiting += ((item, depth + 1) for item in inner)
     return found
+
+
+def _iter_values(schema: Any) -> Iterator[tuple[Any, int]]:
+    """All values in a schema, and how many containers each is in."""
+    waiting: list[tuple[Any, int]] = [(schema, 0)]
+    while waiting:
+        one, level = waiting.pop()
+        yield one, level
+        if isinstance(one, dict):
+            waiting += ((item, level + 1) for item in cast("dict[str, Any]", one).values())
+        elif isinstance(one, list):
+            waiting += ((item, level + 1) for item in cast("list[Any]", one))
 
 
 def _iter_patterns(part: Mapping[str, Any]) -> Iterator[str]:
@@ -211,10 +214,8 @@ def _find_dialect(schema: Any) -> Any:
 
 def _measure_bounded_schema(schema: Any) -> int:
     """The number of values in a schema. Raises ``UnusableSchema`` for keywords that bypass the limits."""
-    waiting: list[Any] = [schema]
     size = 0
-    while waiting:
-        one = waiting.pop()
+    for one, _ in _iter_values(schema):
         size += 1
         if isinstance(one, dict):
             part = cast("dict[str, Any]", one)
@@ -223,17 +224,14 @@ def _measure_bounded_schema(schema: Any) -> int:
             for rule in _UNSUPPORTED_KEYWORDS:
                 if rule in part:
                     raise UnusableSchema(f"has the keyword {rule}, which cannot be checked here")
-            waiting += part.values()
-        elif isinstance(one, list):
-            waiting += cast("list[Any]", one)
     return size
 
 
-# Applying it
+# Applying schemas
 
 
 class _CheckState:
-    """What applying a schema to a value may still take, and what was found out meanwhile."""
+    """The steps that are left for a check, and what it has computed."""
 
     def __init__(self) -> None:
         self.steps_left = MAX_STEPS

@@ -1,4 +1,4 @@
-"""Finding things by their names: a run's row by its id; what to say of a name that nothing has."""
+"""Lookup by name: a run by its id, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from holdfast.stores.contract import Store
 from holdfast.stores.operations import Run
 
 MAX_SUGGESTIONS = 10
-"""So many names are told of those that there are."""
+"""Maximum number of names to suggest."""
 
 
 async def find_run(store: Store, run_id: str) -> Run:
-    """The row of this run, as it is now. Raises ``RunNotFound``."""
+    """The run's current row. Raises ``RunNotFound``."""
     run = await store.get_run(run_id)
     if run is None:
         raise make_run_not_found(store, run_id)
@@ -22,12 +22,12 @@ async def find_run(store: Store, run_id: str) -> Run:
 
 
 def make_run_not_found(store: Store, run_id: str) -> RunNotFound:
-    """The error of an id that no run has."""
+    """The error for an id that no run has."""
     return RunNotFound(f"there is no run {run_id!r} in {store.url}", run_id)
 
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
-    """What may be meant by a name that is not known: one like it, or else some of those that there are."""
+    """A hint for an unknown name: a similar one, or some of the known ones."""
     near = difflib.get_close_matches(name, known, 1)
     if near:
         return f"did you mean {near[0]!r}?"

@@ -1,7 +1,7 @@
-"""Memory: values that outlive runs, kept by namespace and key, and found by the words in them.
+"""Memory: values that outlive runs, stored by namespace and key, and found by the words in them.
 
-Here is what a value looks like in the store, and the way to it from outside of runs. How workflow code and agents use
-it is in ``authoring.memory`` and ``agents.memory_tools``.
+This module has the stored form of a value, and access from outside of runs. ``authoring.memory`` and
+``agents.memory_tools`` have the access of workflow code and agents.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ MAX_NAME_LENGTH = 200
 """Characters of a namespace or a key."""
 
 MAX_LIMIT = 1000
-"""Values that are read at once."""
+"""Maximum number of values per read."""
 
 MAX_SEARCH_TEXT_LENGTH = 100_000
-"""Characters that a value is found by; what comes after them is kept, but not searched."""
+"""Characters of the text that a value is found by. The rest is not searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEntry:
-    """A value that was put into memory."""
+    """A value in memory."""
 
     key: str
     value: UserValue
-    """As plain data; ``memory.get(..., type=...)`` gives it back as what it was."""
+    """Plain data; ``memory.get(..., type=...)`` returns the original type."""
     updated_at: UtcDatetime
 
 
 def build_put(
     namespace: str, key: str, value: Any, text: str | None, at: float, max_value: int = DEFAULT_MAX_VALUE_BYTES
 ) -> PutMemory:
-    """The change that keeps a value. Raises ``InputError`` or ``UnrecordableValue``."""
-    place = check_location(namespace, key)
+    """The operation that puts a value. Raises ``InputError`` or ``UnrecordableValue``."""
+    location = check_location(namespace, key)
     if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"{place}: text is what the value is found by, a str, and not {text!r}")
+        raise InputError(f"{location}: text is what the value is found by, a str, and not {text!r}")
     is_declared = isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type))
     kind: Any = type(value) if is_declared else Any  # pyright: ignore[reportUnknownVariableType]
-    encoded = codec_for(kind).encode(value, place)
+    encoded = codec_for(kind).encode(value, location)
     words = text if text is not None else " ".join(_iter_words(decode_plain(encoded)))
-    return PutMemory(namespace, key, validate_size(encoded, place, max_value), words[:MAX_SEARCH_TEXT_LENGTH], at)
+    return PutMemory(namespace, key, validate_size(encoded, location, max_value), words[:MAX_SEARCH_TEXT_LENGTH], at)
 
 
 def build_delete(namespace: str, key: str) -> DeleteMemory:
-    """The change that forgets a value."""
+    """The operation that deletes a value."""
     check_location(namespace, key)
     return DeleteMemory(namespace, key)
 
@@ -74,14 +74,14 @@ def entry_from_row(row: Memory) -> MemoryEntry:
 
 
 async def read_value(store: Store, namespace: str, key: str, default: Any, type: Any) -> Any:
-    """One value, or ``default``."""
+    """The value under a key, or ``default``."""
     check_location(namespace, key)
     found = await store.memories.get(namespace, key)
     return default if found is None else decode_value(found, type)
 
 
 async def search_values(store: Store, namespace: str, query: str, limit: int) -> list[MemoryEntry]:
-    """What has some of these words in it, the best match first."""
+    """Values that contain some of these words, the best match first."""
     validate_memory_namespace(namespace)
     check_query(query)
     check_limit(limit)
@@ -89,7 +89,7 @@ async def search_values(store: Store, namespace: str, query: str, limit: int) ->
 
 
 async def list_values(store: Store, namespace: str, after: str, limit: int) -> list[MemoryEntry]:
-    """What a namespace has, in the order of the keys."""
+    """Values of a namespace, in the order of their keys."""
     validate_memory_namespace(namespace)
     check_limit(limit)
     return [entry_from_row(found) for found in await store.memories.list(namespace, after=after, limit=limit)]
@@ -124,12 +124,12 @@ class AsyncMemory(ABC):
 
 
 def validate_memory_namespace(namespace: object, subject: str = "memory: a namespace") -> str:
-    """Refuse what cannot be the name of one."""
+    """The namespace, if it is valid. Raises ``InputError``."""
     return _validate_name(namespace, subject)
 
 
 def check_location(namespace: object, key: object) -> str:
-    """Refuse what cannot be the place of a memory; else, that place in words."""
+    """The location of a memory in words. Raises ``InputError`` for an invalid namespace or key."""
     namespace, key = validate_memory_namespace(namespace), _validate_name(key, "memory: a key")
     return f"memory {key!r} of namespace {namespace!r}"
 
@@ -142,19 +142,19 @@ def _validate_name(name: object, subject: str) -> str:
 
 
 def check_query(query: object) -> None:
-    """Refuse what cannot be looked for."""
+    """Raise ``InputError`` for an invalid query."""
     if not isinstance(query, str):
         raise InputError(f"memory.search: the words to look for are a str, not {query!r}")
 
 
 def check_limit(limit: object) -> None:
-    """Refuse what is no number of values to be read at once."""
+    """Raise ``InputError`` for an invalid limit."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
         raise InputError(f"memory: limit={limit!r} must be a whole number from 1 to {MAX_LIMIT}")
 
 
 def _iter_words(plain: Any) -> Iterator[str]:
-    """The words in plain data: texts and numbers, and the names of fields, without JSON's signs."""
+    """The words in plain data: strings, numbers, and names of fields."""
     if isinstance(plain, dict):
         for name, value in cast("dict[Any, Any]", plain).items():
             yield str(name)

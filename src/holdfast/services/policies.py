@@ -1,21 +1,21 @@
-"""Policies: how many runs an agent, a workflow or an address may have in a day, and what they may cost.
+"""Policies: how many runs an agent, a workflow, or an address may have in a day, and how much they may cost.
 
-A day is one of UTC. What counts as cost is what the model calls of its own runs have cost on that day, whenever the
-runs were started; those of sub-agents count for the sub-agents. A policy is kept by servers: each looks about once a
-second, and does what the policy says when a limit is reached:
+Days are in UTC. The cost is that of the model calls which its own runs made on that day, whenever the runs were
+started; the calls of a sub-agent count for the sub-agent. Servers enforce policies: each server checks about once a
+second, and when a limit is reached, it does what the policy says:
 
 ``notify``
-    nothing is stopped: the breach is told, in the log, in the audit log, and by ``read_policy_info``.
+    Nothing is stopped. The log, the audit log, and ``read_policy_info`` report the breach.
 ``refuse``
-    servers start no more runs of it until the day is over; those under way go on.
+    Servers start no more runs of it until the day is over. Runs that have started continue.
 ``pause``
-    it is disabled until the day is over: its runs stop at the next recorded point, and continue by themselves then.
+    It is disabled until the day is over: its runs stop at the next recorded point, and continue after that.
 ``disable``
-    it is disabled until someone enables it.
+    It is disabled until a person enables it.
 
-What was in flight when a limit was reached is paid for as well, so that a day may end a little above its limit. For a
-limit that holds to the cent, give the runs budgets. A person's word counts more than a policy: what somebody has
-switched on again stays on for the rest of the day.
+Calls that are in flight when a limit is reached are still paid for, so a day may end slightly above its limit. For a
+limit that is exact, give the runs budgets. People overrule policies: a workflow that a person enables again stays
+enabled for the rest of the day.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from typing import Literal, get_args
 
 from holdfast.admission.usage import NANO_PER_USD
 from holdfast.errors import UsageError
-from holdfast.services.documents import list_documents
+from holdfast.services.documents import find_document, list_documents
 from holdfast.services.json_form import UtcDatetime, from_json, to_json_bytes
 from holdfast.stores.contract import Store
 from holdfast.stores.daily_usage import get_utc_day
 from holdfast.stores.documents import Document
 
 DOCUMENT_KIND = "policy"
-"""The kind of document that a policy is."""
+"""The kind of document that holds a policy."""
 BREACH_DOCUMENT_KIND = "policy-breach"
-"""The kind of document that tells what was done about a breach, and on which day."""
+"""The kind of document that holds the last breach of a policy."""
 
 OnBreach = Literal["notify", "refuse", "pause", "disable"]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What one of them may use up in a day; what is ``None`` is not limited."""
+    """What an agent, a workflow, or an address may use in a day; ``None``: no limit."""
 
     runs_per_day: int | None = None
     usd_per_day: float | None = None
@@ -62,21 +62,21 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """A policy, and how the day is."""
+    """A policy, and what was used today."""
 
     name: str
     policy: Policy
     day: str
     run_count: int
-    """Started on this day."""
+    """Runs that were started on this day."""
     usd: float
-    """Spent on this day."""
+    """Cost of this day."""
     breach: Breach | None
-    """The limit that was reached on this day."""
+    """The recorded breach of this day, if there is one."""
 
     @property
     def reached_limit(self) -> Literal["runs", "usd"] | None:
-        """The limit that is reached."""
+        """The limit that is reached now, whether or not a server has recorded the breach."""
         if self.policy.runs_per_day is not None and self.run_count >= self.policy.runs_per_day:
             return "runs"
         if self.policy.usd_per_day is not None and self.usd >= self.policy.usd_per_day:
@@ -85,7 +85,7 @@ class PolicyInfo:
 
 
 def validate_policy(name: str, policy: Policy) -> Policy:
-    """The same, if it makes sense. Raises ``UsageError``."""
+    """The policy, if it is valid. Raises ``UsageError``."""
     where = f"the policy of {name!r}"
     if policy.runs_per_day is None and policy.usd_per_day is None:
         raise UsageError(f"{where} limits nothing: give runs_per_day or usd_per_day")
@@ -101,21 +101,21 @@ def validate_policy(name: str, policy: Policy) -> Policy:
 
 
 async def put_policy(store: Store, name: str, policy: Policy) -> None:
-    """Give an agent, a workflow or an address a policy, in place of the one that it has. Raises ``UsageError``."""
+    """Set or replace the policy of an agent, a workflow, or an address. Raises ``UsageError``."""
     data = to_json_bytes(validate_policy(name, policy))
     await store.documents.put(DOCUMENT_KIND, name, data)
 
 
 async def delete_policy(store: Store, name: str) -> bool:
-    """Let it have no policy; false when it had none. What the policy disabled for the day is enabled."""
-    is_gone = await store.documents.delete(DOCUMENT_KIND, name)
-    if is_gone:
+    """Delete a policy; false if there was none. A workflow that it disabled for the day is enabled."""
+    was_deleted = await store.documents.delete(DOCUMENT_KIND, name)
+    if was_deleted:
         await clear_breach(store, name)
-    return is_gone
+    return was_deleted
 
 
 async def list_policy_infos(store: Store) -> list[PolicyInfo]:
-    """All policies in the order of their names, and how the day is for each."""
+    """All policies in the order of their names, with what was used today."""
     found = [await read_policy_info(store, name) for name in sorted(await list_policies(store))]
     return [info for info in found if info is not None]
 
@@ -126,9 +126,9 @@ async def list_policies(store: Store) -> dict[str, Policy]:
 
 
 async def read_policy_info(store: Store, name: str) -> PolicyInfo | None:
-    """A policy, and how the day is."""
-    found = await store.documents.list(DOCUMENT_KIND, [name])
-    if not found:
+    """The policy with this name, and what was used today."""
+    found = await find_document(store, DOCUMENT_KIND, name)
+    if found is None:
         return None
     day = get_utc_day(store.now())
     spent = await store.daily_usage.get(day, day, workflow=name)
@@ -136,7 +136,7 @@ async def read_policy_info(store: Store, name: str) -> PolicyInfo | None:
     breach = await read_breach(store, name)
     return PolicyInfo(
         name=name,
-        policy=_policy_from_document(found[0]),
+        policy=_policy_from_document(found),
         day=day,
         run_count=sum(one.run_count for one in runs),
         usd=float(Decimal(sum(one.used.nano_usd for one in spent)) / NANO_PER_USD),
@@ -148,21 +148,19 @@ async def read_policy_info(store: Store, name: str) -> PolicyInfo | None:
 
 
 async def read_breach(store: Store, name: str) -> tuple[Breach, int] | None:
-    """The last breach, and the version of the document that tells of it."""
-    found = await store.documents.list(BREACH_DOCUMENT_KIND, [name])
-    if not found:
-        return None
-    return from_json(Breach, found[0].load_json()), found[0].version
+    """The last breach, and the version of its document."""
+    found = await find_document(store, BREACH_DOCUMENT_KIND, name)
+    return None if found is None else (from_json(Breach, found.load_json()), found.version)
 
 
 async def record_breach(store: Store, breach: Breach, name: str, version: int) -> bool:
-    """Note a breach; false when somebody else was quicker."""
+    """Record a breach; false if another server was faster."""
     put = await store.documents.put(BREACH_DOCUMENT_KIND, name, to_json_bytes(breach), if_version=version)
     return put is not None
 
 
 async def clear_breach(store: Store, name: str) -> None:
-    """Enable what a policy disabled for a day, unless a person has disabled it since."""
+    """Enable what a policy disabled for the day, unless a person disabled it since."""
     breach = await read_breach(store, name)
     if (
         breach is not None
@@ -173,7 +171,7 @@ async def clear_breach(store: Store, name: str) -> None:
 
 
 def end_of_day(day: str) -> datetime:
-    """When a day is over."""
+    """When the day is over."""
     return datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(days=1)
 
 

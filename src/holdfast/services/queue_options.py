@@ -1,8 +1,8 @@
-"""Queues as a start names them: which one, whose run it is among its runs, and which run it joins there.
+"""Options of a start about its queue: the queue itself, the key of the run in it, and the key to join a run by.
 
-A ``Queue`` that is named anywhere in a process is *declared*: whoever opens a runtime announces it, and a client that
-is handed one does so before its first start. There is one set of limits for each name, so that what counts does not
-depend on who comes last.
+A ``Queue`` that is used anywhere in a process is *declared*: an opened runtime announces it, and a client announces it
+before its first start with it. There is one set of limits for each name, so the limits in effect do not depend on
+which process came last.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ from holdfast.errors import InputError, UsageError
 from holdfast.stores.contract import WorkflowSpec
 
 declared_limits: dict[str, QueueLimits] = {}
-"""Of all queues that this process has declared."""
+"""The limits of all queues that this process declared, by name."""
 _declared_queues: dict[str, Queue] = {}
 
 _DEDUP_SEPARATOR = "\x1f"
-"""Between the workflow and the key of a start that joins: those of different workflows do not join each other."""
+"""Between the workflow and the dedup key: starts of different workflows do not join each other."""
 
 
 def declare_queue(queue: str | Queue) -> str:
-    """The name of a queue. One with limits is known from now on. Raises ``UsageError``."""
+    """The name of a queue; a ``Queue`` is declared. Raises ``UsageError``."""
     if not isinstance(queue, Queue):
         return validate_queue_name(queue)
     known = _declared_queues.get(queue.name)
     if known is not None and known.limits != queue.limits and not _is_same_location(known, queue):
         raise UsageError(
             f"two queues are named {queue.name!r}, with different limits: {known.source_location} "
-            f"({known.limits.describe()}) "
-            f"and {queue.source_location} ({queue.limits.describe()}). Make one Queue, and name that in both places; "
-            "or give "
-            f"one of them another name"
+            f"({known.limits.describe()}) and {queue.source_location} ({queue.limits.describe()}). Make one Queue, and "
+            "name that in both places; or give one of them another name"
         )
     _declared_queues[queue.name] = queue
     declared_limits[queue.name] = queue.limits
@@ -43,13 +41,13 @@ def declare_queue(queue: str | Queue) -> str:
 
 
 def clear_declarations() -> None:
-    """For tests: as in a process that has declared none."""
+    """Forget all declared queues, for tests."""
     _declared_queues.clear()
     declared_limits.clear()
 
 
 def _is_same_location(one: Queue, other: Queue) -> bool:
-    """A module that is loaded again, or a cell of a notebook, may have been changed."""
+    """Whether it is the same declaration, which may have changed: a reloaded module, or a notebook cell."""
     return (
         one.source_location == other.source_location
         or other.source_location.startswith("<")
@@ -58,7 +56,7 @@ def _is_same_location(one: Queue, other: Queue) -> bool:
 
 
 def get_key_template(queue: Queue, spec: WorkflowSpec, defaults: Mapping[str, object]) -> str | None:
-    """A queue's own template for the keys of a workflow's runs. Raises ``InputError`` if it does not fit."""
+    """The template for the keys of a workflow's runs in a queue. Raises ``InputError`` if it is invalid for it."""
     if queue.key is None:
         return None
     takes_any = any(name.startswith("**") for name in spec.parameters)
@@ -68,7 +66,7 @@ def get_key_template(queue: Queue, spec: WorkflowSpec, defaults: Mapping[str, ob
 def resolve_queue_key(
     queue: str | Queue | None, key: str | None, spec: WorkflowSpec, inputs: bytes, defaults: Mapping[str, Any]
 ) -> str:
-    """The key of a run in the queue that it is started into; ``""``: it has none."""
+    """The key of a run in its queue; empty if it has none."""
     if key is not None:
         return key
     if isinstance(queue, Queue):
@@ -82,12 +80,12 @@ def resolve_queue_key(
 
 
 def make_dedup_key(workflow: str, dedup: str | None) -> str:
-    """The key by which a start joins a run, as the store has it."""
+    """The stored form of a dedup key."""
     return "" if dedup is None else f"{workflow}{_DEDUP_SEPARATOR}{dedup}"
 
 
 def validate_start_key(value: str | int | None, option: str, subject: str) -> str | None:
-    """A ``key`` or ``dedup`` as it was given. Raises ``UsageError``."""
+    """The value of ``key`` or ``dedup`` as text. Raises ``UsageError``."""
     if value is None:
         return None
     try:
@@ -102,7 +100,7 @@ def validate_start_key(value: str | int | None, option: str, subject: str) -> st
 def validate_debounce(
     debounce: Duration | None, max_debounce: Duration | None, *, dedup: str | None, delay: float, subject: str
 ) -> tuple[float | None, float | None]:
-    """For how long a start puts its run off, and for how long all of them may, in seconds. Raises ``UsageError``."""
+    """How long a start delays its run, and how long all starts together may, in seconds. Raises ``UsageError``."""
     if debounce is None:
         if max_debounce is not None:
             raise UsageError(
@@ -121,7 +119,6 @@ def validate_debounce(
     if longest < seconds:
         raise UsageError(
             f"{subject}max_debounce={max_debounce!r} is shorter than debounce={debounce!r}: it is the longest time "
-            "that a run "
-            f"is put off altogether"
+            f"that a run is put off altogether"
         )
     return seconds, longest

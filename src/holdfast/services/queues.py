@@ -1,7 +1,7 @@
-"""Queues with limits from outside: looking at them, and setting their limits by hand.
+"""Queues with limits as clients use them: reading them, and setting their limits. None of this needs a worker.
 
-What the limits mean is told in ``admission.queue_limits``; a client needs no worker for any of this. A queue that
-nobody has given limits is only a name: the store knows nothing of it, and it cannot be looked at.
+``admission.queue_limits`` describes what the limits mean. A queue without limits is only a name: the store does not
+know it.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ from holdfast.stores.queues import QueueStatus
 
 @dataclass(frozen=True, slots=True)
 class QueueKeyInfo:
-    """How many runs of one key there are in a queue."""
+    """The number of runs with one key in a queue."""
 
     key: str
-    """Empty: those without a key."""
+    """Empty for runs without a key."""
     running_count: int
     waiting_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """What can be told of a queue with limits."""
+    """A queue with limits, and what is in it."""
 
     name: str
     limits_text: str
-    """The limits that hold, in words."""
+    """The limits in effect, in words."""
     concurrency: int | None
-    """How many of its runs are executed at once; ``None``: any number. As for the next ones."""
+    """Maximum number of its runs executed at once; ``None``: no limit."""
     rate: tuple[str, ...]
-    """How many of its runs begin, or how many tokens they use, in which time."""
+    """How many of its runs may start, or how many tokens they may use, in which time."""
     key_concurrency: int | None
-    """Of each key."""
+    """The same for each key."""
     key_rate: tuple[str, ...]
     is_overridden: bool
-    """These limits were set by somebody, whatever the code says."""
+    """The limits were set by hand, and override those in code."""
     declared_limits: str | None
-    """The limits that code has announced, in words; ``None``: none has."""
+    """The limits that code declares, in words, if it declares any."""
     paused_at: UtcDatetime | None
     running_count: int
     waiting_count: int
-    """Runs that would be taken if it were not for limits and room: neither parked nor delayed nor paused."""
+    """Runs that are due: neither parked, delayed, nor paused."""
     next_start_at: UtcDatetime | None
-    """When its rate lets the next run begin; ``None``: now."""
+    """When its rate lets the next run start; ``None``: now."""
     blocked_reason: str | None
-    """Why nothing begins now, in words: it is paused, full, or its rate is used up; or all that wait are of keys
-    without a place. ``None``: it lets runs begin."""
+    """Why no run starts now: it is paused, it is full, its rate is used up, or the keys of all waiting runs are full.
+    ``None``: runs can start."""
     keys: tuple[QueueKeyInfo, ...]
-    """Those with most waiting, twenty at most."""
+    """At most 20 keys, those with the most waiting runs first."""
 
     @classmethod
     def from_row(cls, row: QueueStatus, now: float) -> QueueInfo:
-        """What a row tells."""
+        """The queue in a row."""
         limits = row.limits
         return cls(
             name=row.name,
@@ -83,40 +83,39 @@ class QueueInfo:
 
 
 async def list_queues(store: Store, names: Collection[str] | None = None) -> list[QueueInfo]:
-    """All queues with limits, or those of these names."""
+    """All queues with limits, or those with these names."""
     found = await store.queues.list(names)
     now = store.now()
     return [QueueInfo.from_row(one, now) for one in found]
 
 
 async def find_queue(store: Store, name: str) -> QueueStatus:
-    """The queue of this name. Raises ``UnknownQueue``, which names one like it."""
+    """The queue with this name. Raises ``UnknownQueue``, which suggests a similar name."""
     found = await store.queues.list([name])
     if found:
         return found[0]
     known = [one.name for one in await store.queues.list()]
     raise UnknownQueue(
         f"there is no queue {name!r} with limits in {store.url}: {suggest_name(name, known)} A queue gets limits by "
-        "code, as "
-        f"in @workflow(queue=Queue({name!r}, concurrency=10)), or by hand: `holdfast queues set`"
+        f"code, as in @workflow(queue=Queue({name!r}, concurrency=10)), or by hand: `holdfast queues set`"
     )
 
 
 async def list_queue_names(store: Store) -> set[str]:
-    """The queues that something is known of: they have limits, or a workflow that was announced has them."""
+    """The names of queues that have limits or belong to an announced workflow."""
     specs = await store.get_workflow_specs()
     return {spec.queue for spec in specs.values()} | {one.name for one in await store.queues.list()}
 
 
 async def set_limits(store: Store, name: str, changes: Mapping[str, Any]) -> bool:
-    """Set those limits of a queue that are given; false when they were set to the same before."""
+    """Set the given limits of a queue; false if they were set to the same before."""
     found = await store.queues.list([validate_queue_name(name)])
-    held = found[0].limits if found else QueueLimits()
+    current = found[0].limits if found else QueueLimits()
     limits = parse_limits(
-        concurrency=changes.get("concurrency", held.concurrency),
-        rate=changes.get("rate", held.rates or None),
-        key_concurrency=changes.get("key_concurrency", held.key_concurrency),
-        key_rate=changes.get("key_rate", held.key_rates or None),
+        concurrency=changes.get("concurrency", current.concurrency),
+        rate=changes.get("rate", current.rates or None),
+        key_concurrency=changes.get("key_concurrency", current.key_concurrency),
+        key_rate=changes.get("key_rate", current.key_rates or None),
         error_prefix=f"queue {name!r}: ",
     )
     return await store.queues.set_limits(name, limits)

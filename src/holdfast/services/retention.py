@@ -1,6 +1,6 @@
-"""Deleting ended runs, piece by piece: each piece is a short transaction, and workers get their turn in between.
+"""Deleting ended runs in batches: each is a short transaction, and workers can write in between.
 
-Whoever stops in the middle has lost nothing: what is decided is done, and the next one goes on from there.
+If pruning is interrupted, nothing is lost: finished batches stay deleted, and the next call continues from there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.stores.contract import Store
 from holdfast.stores.retention import DEFAULT_STATES, PRUNE_START, PruneCursor, PruneRequest
 
 BATCH_SIZE = 100
-"""Runs in a piece, and their families."""
+"""Runs per batch, with their run trees."""
 
 
 @dataclass(slots=True)
@@ -29,13 +29,13 @@ class PruneReport:
     run_count: int = 0
     record_count: int = 0
     blob_count: int = 0
-    """Large values that were kept apart."""
+    """Large values that are stored as blobs."""
     size_bytes: int = 0
-    """Bytes of recorded values, as they were kept. In a dry run, without large values."""
+    """Stored size of the recorded values. A dry run does not count blobs."""
     kept_by_reason: Counter[str] = field(default_factory=Counter[str])
-    """How many of those that were to be deleted are kept, by the reason."""
+    """The number of matching runs that are kept, by reason."""
     kept_examples: dict[str, str] = field(default_factory=dict[str, str])
-    """The same by id, for some of them."""
+    """The reasons for some of these runs, by run id."""
     dry_run: bool = False
 
 
@@ -50,7 +50,7 @@ def make_prune_request(
     run_ids: Collection[str] | None = None,
     dry_run: bool = False,
 ) -> PruneRequest:
-    """What is to be deleted, checked. Raises ``UsageError``."""
+    """A request with checked values. Raises ``UsageError``."""
     seconds = duration_to_seconds(older_than, "older_than", may_be_zero=True)
     if keep < 0:
         raise UsageError(f"keep={keep} must be a whole number, not below 0")
@@ -58,20 +58,20 @@ def make_prune_request(
     if unfinished := sorted(wanted - TERMINAL_STATES):
         raise UsageError(f"only ended runs are deleted, and runs that are {' or '.join(unfinished)} have not ended")
     ids = None if run_ids is None else tuple(run_ids)
-    # Whoever ended a run may have a clock that is ahead of ours: "whenever they ended" is no question of clocks.
+    # The clock of the worker that ended a run may be ahead of ours; "any time" must include those runs.
     before = now - seconds if seconds else math.inf
     return PruneRequest(before, wanted, workflow, keep, unclaimed, ids, dry_run)
 
 
 async def prune_runs(store: Store, request: PruneRequest, report: PruneReport) -> PruneReport:
-    """Delete them. The report is brought up to date after every piece."""
+    """Delete the runs. The report is updated after each batch."""
     report.dry_run = request.dry_run
-    place: PruneCursor | None = PRUNE_START
+    cursor: PruneCursor | None = PRUNE_START
     if not request.dry_run:
         await _sweep(store, report)
-    while place is not None:
+    while cursor is not None:
         began = time.monotonic()
-        done = await store.retention.prune(request, place, BATCH_SIZE)
+        done = await store.retention.prune(request, cursor, BATCH_SIZE)
         report.run_count += len(done.run_ids)
         report.record_count += done.record_count
         report.size_bytes += done.size_bytes
@@ -79,7 +79,7 @@ async def prune_runs(store: Store, request: PruneRequest, report: PruneReport) -
             report.kept_by_reason[str(why)] += 1
             if len(report.kept_examples) < BATCH_SIZE:
                 report.kept_examples[run_id] = str(why)
-        place = done.cursor
+        cursor = done.cursor
         if not request.dry_run:
             await asyncio.sleep(time.monotonic() - began)
             if done.run_ids:
@@ -96,4 +96,4 @@ async def _sweep(store: Store, report: PruneReport) -> None:
         report.size_bytes += swept.size_bytes
         if swept.is_done:
             return
-        await asyncio.sleep(time.monotonic() - began)  # half of the time is for others
+        await asyncio.sleep(time.monotonic() - began)  # leave half of the time to others

@@ -1,4 +1,4 @@
-"""What the end of a run means to whoever waits for it: a value, or an exception that says what to do next."""
+"""The end of a run as its caller gets it: a value, or an exception that says what to do next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ERROR_BY_STATE: dict[RunState, type[RunUnsuccessful]] = {
 
 
 class EndedRun(NamedTuple):
-    """What must be known of a run to tell how it ended."""
+    """The part of a run's row that says how it ended."""
 
     id: str
     workflow: str
@@ -30,7 +30,7 @@ class EndedRun(NamedTuple):
 
 
 def get_result(run: Run | EndedRun, decode: Callable[[bytes], R], namespaces: Sequence[Mapping[str, object]] = ()) -> R:
-    """The recorded result of an ended run; raises when it has none."""
+    """The recorded result of an ended run. Raises ``RunUnsuccessful`` if it has none."""
     if run.state is RunState.COMPLETED:
         return decode(run.output or b"null")
     raise make_unsuccessful_error(run, namespaces)
@@ -39,9 +39,9 @@ def get_result(run: Run | EndedRun, decode: Callable[[bytes], R], namespaces: Se
 def make_unsuccessful_error(
     run: Run | EndedRun, namespaces: Sequence[Mapping[str, object]] = (), *, undone: bool = False
 ) -> RunUnsuccessful:
-    """The exception for a run that ended without a result, caused by the workflow's own where that can be rebuilt.
+    """The exception for a run that ended without a result. Its cause is the workflow's exception, if it can be rebuilt.
 
-    ``undone``: it is known that compensations have undone what it had done. A run's row tells that itself.
+    ``undone``: compensations undid the run's steps. A ``Run`` has that itself.
     """
     reason = ""
     cause: BaseException | None = None
@@ -50,9 +50,9 @@ def make_unsuccessful_error(
         reason = f"{info.type.rpartition('.')[2]}: {info.message}"
         try:
             cause = decode_error(run.error, namespaces)
-            reason = reason.partition("\n")[0]  # the rest is told by the cause
+            reason = reason.partition("\n")[0]  # the cause has the rest
         except CodecError:
-            pass  # its class is not loaded here; its words are in the message
+            pass  # its class is not loaded here; the message has its text
     rewind = None if isinstance(run, EndedRun) else run.rewind
     undone = undone or (rewind is not None and rewind.is_compensated)
     goes_on = f"`holdfast retry {run.id}` lets it go on; "

@@ -1,10 +1,10 @@
-"""What it means to start a run: its identity, and what happens when a run of that identity is there already.
+"""Starting a run: its identity, and what happens if a run with this identity exists already.
 
-With an id (given, or made from the workflow's template): an unfinished run is joined, a completed one returns its
-recorded result, a failed, cancelled or dead one is an error that names ``retry``, and other inputs under the same id
-are an error. Without an id, a run whose starter process is dead is joined if it is of the same workflow with equal
-inputs: a script that is killed and run again pays once. With a ``dedup`` key, an unfinished run of the same workflow,
-queue and key is joined, whatever its inputs.
+With an id, given or from the workflow's template, a start joins an unfinished run, and returns the recorded result of a
+completed one. A failed, cancelled, or dead run is an error that names ``retry``, and other inputs under the same id are
+an error. Without an id, a start joins a run of the same workflow with equal inputs if the process that started it is
+dead: a script that is killed and run again pays once. With a ``dedup`` key, a start joins an unfinished run of the same
+workflow, queue, and key, whatever its inputs.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from holdfast.stores.rules import make_disabled_error
 from holdfast.stores.served_versions import find_spec_to_start, list_announced_specs
 
 MAX_PRIORITY = 2**31 - 1
-"""And the lowest has as many below zero: every store can order these."""
+"""The lowest priority is the negative of this. Every store can order these numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """How a run is started, beside its inputs."""
+    """How a run is started, apart from its inputs."""
 
     id: str | None = None
     queue: str | Queue | None = None
     key: str | None = None
-    """Its key in the queue, if not what a template says."""
+    """Its key in the queue. Default: from a template, if there is one."""
     delay_s: float = 0.0
     priority: int = 0
     tags: tuple[str, ...] = ()
@@ -55,14 +55,14 @@ class StartOptions:
     budget: Budget | None = None
     max_deliveries: int | None = None
     version: str | None = None
-    """For those who start by name: which version, if not the newest that is served."""
+    """For a start by name. Default: the newest version that is served."""
     dedup: str | None = None
     debounce_s: float | None = None
     max_debounce_s: float | None = None
 
     @property
     def queue_name(self) -> str | None:
-        """The name of the queue; ``None``: the workflow's own."""
+        """The name of the queue; ``None``: that of the workflow."""
         return self.queue.name if isinstance(self.queue, Queue) else self.queue
 
 
@@ -83,23 +83,25 @@ def make_start_options(
     debounce: Duration | None = None,
     max_debounce: Duration | None = None,
 ) -> StartOptions:
-    """Options as they were given. Raises ``UsageError``, which begins with ``subject``."""
+    """Options with checked values. Raises ``UsageError``, which begins with ``subject``."""
     if isinstance(tags, str):
         raise UsageError(f"{subject}tags is a collection of words, not one string: tags=[{tags!r}]")
     if queue is not None:
         declare_queue(queue)
-    joins = validate_start_key(dedup, "dedup", subject)
-    if joins is not None and id is not None:
+    dedup_text = validate_start_key(dedup, "dedup", subject)
+    if dedup_text is not None and id is not None:
         raise UsageError(
             f"{subject}id={id!r} and dedup={dedup!r} name two runs to join: an id stands for one run, also after its "
             f"end, and dedup for whichever is unfinished. Give one of them"
         )
-    if joins is not None and new:
+    if dedup_text is not None and new:
         raise UsageError(
             f"{subject}new=True starts another run, and dedup={dedup!r} joins the one that is there: choose"
         )
     delay_s = duration_to_seconds(delay, f"{subject}delay", may_be_zero=True)
-    puts_off, most = validate_debounce(debounce, max_debounce, dedup=joins, delay=delay_s, subject=subject)
+    debounce_s, max_debounce_s = validate_debounce(
+        debounce, max_debounce, dedup=dedup_text, delay=delay_s, subject=subject
+    )
     return StartOptions(
         id=id,
         queue=queue,
@@ -111,14 +113,14 @@ def make_start_options(
         budget=budget,
         max_deliveries=validate_max_deliveries(max_deliveries, subject),
         version=version,
-        dedup=joins,
-        debounce_s=puts_off,
-        max_debounce_s=most,
+        dedup=dedup_text,
+        debounce_s=debounce_s,
+        max_debounce_s=max_debounce_s,
     )
 
 
 async def find_spec(store: Store, workflow: str, version: str | None = None) -> WorkflowSpec:
-    """What was announced of a workflow, in the version that a start by name means. Raises ``UnknownWorkflow``."""
+    """The announced version of a workflow that a start by name uses. Raises ``UnknownWorkflow``."""
     spec = await find_spec_to_start(store, workflow, version)
     if spec is not None:
         return spec
@@ -146,7 +148,7 @@ def build_new_run(
     defaults: Mapping[str, Any] | None = None,
     max_value: int = DEFAULT_MAX_VALUE_BYTES,
 ) -> NewRun:
-    """All that is to be written of a new run."""
+    """The new run to write. Raises ``UsageError`` or ``InputError``."""
     validate_size(inputs, f"the inputs of workflow {spec.name!r}", max_value)
     run_id = options.id
     if options.dedup is not None and spec.id_template is not None:
@@ -159,7 +161,7 @@ def build_new_run(
         run_id = render_run_id(spec.id_template, inputs, spec.name, defaults or {})
     generated = run_id is None
     if run_id is None:
-        # Begins with the time, so that ids made one after the other lie side by side in an index.
+        # It begins with the time, so that consecutive ids are next to each other in an index.
         run_id = f"{spec.name}-{int(now * 1000):x}-{secrets.token_hex(5)}"
     else:
         validate_run_id(run_id)
@@ -191,14 +193,14 @@ def build_new_run(
 
 
 def validate_run_id(run_id: str) -> str:
-    """An id that a run may have. Raises ``UsageError``."""
+    """The id, if a run may have it. Raises ``UsageError``."""
     if not run_id or len(run_id) > MAX_ID_LENGTH or not run_id.isprintable():
         raise UsageError(f"a run's id has 1 to {MAX_ID_LENGTH} printable characters, not {run_id[:50]!r}")
     return run_id
 
 
 def validate_max_deliveries(value: int | None, subject: str) -> int | None:
-    """How many deaths make a run dead, if that is said: a whole number, 1 or more. Raises ``UsageError``."""
+    """The number of worker deaths that make a run dead, if given. Raises ``UsageError`` unless it is 1 or more."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -207,7 +209,7 @@ def validate_max_deliveries(value: int | None, subject: str) -> int | None:
 
 
 def validate_priority(value: int, subject: str) -> int:
-    """Which goes first: a whole number that every store can keep. Raises ``UsageError``."""
+    """The priority, if every store can store it. Raises ``UsageError``."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_PRIORITY:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
             f"{subject}priority={value!r} must be a whole number, from {-MAX_PRIORITY:,} to {MAX_PRIORITY:,}: "
@@ -217,7 +219,7 @@ def validate_priority(value: int, subject: str) -> int:
 
 
 def get_session(spec: WorkflowSpec, inputs: bytes) -> str:
-    """The conversation that a run of an agent continues: one of its inputs."""
+    """The session that a run of an agent continues, from its inputs; empty if it has none."""
     if not spec.is_agent:
         return ""
     given = decode_plain(inputs)
@@ -229,16 +231,16 @@ def get_session(spec: WorkflowSpec, inputs: bytes) -> str:
     return session
 
 
-def resolve_start(answer: OpResult, new: NewRun, *, join_unsuccessful: bool = False) -> Run:
-    """The run that the caller gets: the new one, or the one that was there and may be joined.
+def resolve_start(result: OpResult, new: NewRun, *, join_unsuccessful: bool = False) -> Run:
+    """The run that the caller gets: the new one, or an existing one that may be joined.
 
-    ``join_unsuccessful``: also one that has ended without a result.
+    ``join_unsuccessful``: an existing run may be joined even if it ended without a result.
     """
-    if answer is OpStatus.WORKFLOW_DISABLED:
+    if result is OpStatus.WORKFLOW_DISABLED:
         raise make_disabled_error(new.workflow, f"run {new.id!r} was not started")
-    assert isinstance(answer, StartResult)
-    run = answer.run
-    if answer.is_new or answer.is_deduplicated:
+    assert isinstance(result, StartResult)
+    run = result.run
+    if result.is_new or result.is_deduplicated:
         return run
     check_same_run(run, new)
     if run.state.is_terminal and run.state is not RunState.COMPLETED and not join_unsuccessful:
@@ -247,7 +249,7 @@ def resolve_start(answer: OpResult, new: NewRun, *, join_unsuccessful: bool = Fa
 
 
 def check_same_run(run: Run, new: NewRun) -> None:
-    """Refuse a run that was there under the id, and is another one than was meant."""
+    """Raise ``RunConflict`` if the existing run has another workflow or other inputs."""
     if run.workflow != new.workflow:
         raise RunConflict(
             f"the id {run.id!r} belongs to a run of workflow {run.workflow!r}, not {new.workflow!r}", run.id

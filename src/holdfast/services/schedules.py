@@ -1,6 +1,6 @@
-"""Schedules from outside: making them, looking at them, pausing them, and starting a run of one in between.
+"""Schedules as clients use them: creating, reading, and triggering them. None of this needs a worker.
 
-How they fire is told in ``engine.schedule_ticker``; a client needs no worker for any of this.
+``engine.schedule_ticker`` describes how they fire.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_in
 from datetime import datetime
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from holdfast.admission.calendars import CatchUp, Cron, Overlap, Timing, make_interval
 from holdfast.admission.durations import Duration
@@ -37,19 +37,17 @@ from holdfast.stores.operations import Run, StartRun
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.schedules import Schedule, ScheduleDefinition, get_next_tick, make_manual_run, parse_timing
 
-T = TypeVar("T")
-
 MAX_NAME_LENGTH = 150
-"""Characters of a schedule's name: the ids of its runs have its ticks behind it."""
+"""Characters of a schedule's name. The ids of its runs append a tick to it."""
 
 
-# What is announced
+# Definitions
 
 
 def make_timing(
     cron: str | None, interval: Duration | None, zone: str | None = None, start: datetime | float | None = None
 ) -> Timing:
-    """The timing that is meant by what was given. Raises ``UsageError``."""
+    """The timing of a cron expression or an interval. Raises ``UsageError``."""
     if (cron is None) == (interval is None):
         raise UsageError("when? Give one of the two: cron='0 2 * * *', with zone='Europe/Berlin', or every='15 min'")
     if cron is not None:
@@ -66,7 +64,7 @@ def make_timing(
 
 
 def validate_schedule_name(name: object) -> str:
-    """A name that a schedule may have."""
+    """The name, if a schedule may have it. Raises ``UsageError``."""
     is_proper = isinstance(name, str) and name.strip() == name != "" and name.isprintable()
     if not isinstance(name, str) or not is_proper or len(name) > MAX_NAME_LENGTH:
         raise UsageError(f"a schedule's name has 1 to {MAX_NAME_LENGTH} printable characters, not {repr(name)[:60]}")
@@ -91,7 +89,7 @@ def build_schedule(
     defaults: Mapping[str, object] | None = None,
     is_declared_in_code: bool = False,
 ) -> ScheduleDefinition:
-    """All that is kept of a new schedule. Raises ``UsageError``."""
+    """The definition of a schedule, with checked values. Raises ``UsageError``."""
     for word, given, allowed in (
         ("catch_up", catch_up, get_args(CatchUp)),
         ("overlap", overlap, get_args(Overlap)),
@@ -111,8 +109,7 @@ def build_schedule(
     if len(inputs) > MAX_INLINE_BYTES:
         raise UsageError(
             f"the inputs are {len(inputs):,} bytes, and those of a schedule may be {MAX_INLINE_BYTES:,}: keep what is "
-            "large "
-            f"elsewhere, and hand over where it is"
+            "large elsewhere, and hand over where it is"
         )
     given = validate_start_key(key, "key", "")
     rendered = resolve_queue_key(queue, given, spec, inputs, defaults or {})
@@ -137,75 +134,75 @@ def build_schedule(
     )
 
 
-# What is told
+# Reading
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleInfo:
-    """What can be told of a schedule."""
+    """A schedule, and the state of its last run."""
 
     name: str
     workflow: str
     timing: str
-    """As in ``0 2 * * * in Europe/Berlin`` or ``every 15 min``."""
+    """Such as ``0 2 * * * in Europe/Berlin`` or ``every 15 min``."""
     zone: str
-    """The time zone whose clock it is read by; empty for an interval."""
+    """The time zone of the cron expression; empty for an interval."""
     inputs: UserValue
-    """Of each run, as plain data by parameter."""
+    """The inputs of each run, as plain data by parameter."""
     catch_up: CatchUp
     max_catch_up: int
     overlap: Overlap
     queue: str | None
     key: str | None
-    """Of its runs in their queue; ``None``: what the workflow's queue says."""
+    """The queue key of its runs; ``None``: that of the workflow's queue."""
     priority: int
     tags: tuple[str, ...]
     created_at: UtcDatetime
     next_at: UtcDatetime | None
-    """When it fires next; in the past if that is due. ``None``: it is paused, or never fires again."""
+    """When it fires next; in the past if it is due. ``None``: it is paused, or never fires again."""
     processed_until: UtcDatetime
-    """Everything up to here has fired, or was passed over."""
+    """Ticks up to this time have fired or were skipped."""
     paused_at: UtcDatetime | None
     last_run_id: str
-    """The id of the run that it has started last; empty if there is none."""
+    """The id of the last run that it started; empty if there is none."""
     last_run_state: RunState | None
-    """How that is; ``None`` also if it has been deleted."""
+    """The state of that run; ``None`` also if the run was deleted."""
     skipped_at: UtcDatetime | None
-    """The last tick that started nothing because the run before it was under way."""
+    """The last tick that started nothing, because the previous run had not ended."""
     is_declared_in_code: bool
-    """It is declared in code, not made by a client."""
+    """It is declared in code, not created by a client."""
     is_announced: bool
-    """A live worker has that code. If not, it may have been removed: the schedule stays until it is deleted."""
+    """A live worker has that code. If none has, the code may be gone; the schedule stays until it is deleted."""
     budget: Budget | None = None
-    """Of each run; ``None``: the workflow's own, as for ``max_deliveries``."""
+    """The budget of each run; ``None``: that of the workflow. The same for ``max_deliveries``."""
     max_deliveries: int | None = None
 
     @property
     def tag(self) -> str:
-        """What its runs are found by: ``client.list(tag=...)``."""
+        """The tag of its runs, for ``client.list(tag=...)``."""
         return f"schedule:{self.name}"
 
     @classmethod
     def from_row(cls, schedule: Schedule, last_run: Run | None) -> ScheduleInfo:
-        """What a row tells, with the last run."""
-        what = schedule.definition
+        """The schedule in a row, with its last run."""
+        definition = schedule.definition
         try:
-            timing, next_at = parse_timing(what.timing), get_next_tick(schedule)
-        except HoldfastError:  # a time zone that is not known on this machine: workers say so as well
+            timing, next_at = parse_timing(definition.timing), get_next_tick(schedule)
+        except HoldfastError:  # a time zone that this machine does not know: workers report it as well
             timing = next_at = None
         return cls(
-            name=what.name,
-            workflow=what.workflow,
-            timing=what.timing,
+            name=definition.name,
+            workflow=definition.workflow,
+            timing=definition.timing,
             zone=timing.zone if isinstance(timing, Cron) else "",
-            inputs=decode_plain(what.inputs),
-            catch_up=what.catch_up,
-            max_catch_up=what.max_catch_up,
-            overlap=what.overlap,
-            queue=what.queue,
-            key=what.queue_key,
-            priority=what.priority,
-            tags=what.tags,
+            inputs=decode_plain(definition.inputs),
+            catch_up=definition.catch_up,
+            max_catch_up=definition.max_catch_up,
+            overlap=definition.overlap,
+            queue=definition.queue,
+            key=definition.queue_key,
+            priority=definition.priority,
+            tags=definition.tags,
             created_at=to_datetime(schedule.created_at),
             next_at=to_datetime(next_at),
             processed_until=to_datetime(schedule.fired_up_to),
@@ -213,27 +210,27 @@ class ScheduleInfo:
             last_run_id=schedule.last_run,
             last_run_state=None if last_run is None else last_run.state,
             skipped_at=to_datetime(schedule.last_skipped_at),
-            is_declared_in_code=what.is_declared_in_code,
+            is_declared_in_code=definition.is_declared_in_code,
             is_announced=schedule.is_announced,
-            budget=None if what.budget is None else Budget.from_limits(what.budget),
-            max_deliveries=what.max_deliveries,
+            budget=None if definition.budget is None else Budget.from_limits(definition.budget),
+            max_deliveries=definition.max_deliveries,
         )
 
 
 async def build_schedule_info(schedule: Schedule, last_run: Run | None) -> ScheduleInfo:
-    """What a row tells, with the last run; large inputs are decoded off the event loop."""
+    """``ScheduleInfo.from_row``, with large inputs decoded off the event loop."""
     return await run_off_loop(len(schedule.definition.inputs), lambda: ScheduleInfo.from_row(schedule, last_run))
 
 
 async def list_schedules(store: Store, names: Collection[str] | None = None) -> list[ScheduleInfo]:
-    """All schedules, or those of these names, with how their last runs are."""
+    """All schedules, or those with these names, with the states of their last runs."""
     found = await store.schedules.list(names)
     runs = {run.id: run for run in await store.get_runs([one.last_run for one in found if one.last_run])}
     return [await build_schedule_info(one, runs.get(one.last_run)) for one in found]
 
 
 async def find_schedule(store: Store, name: str) -> Schedule:
-    """The schedule of this name. Raises ``UnknownSchedule``, which names one like it."""
+    """The schedule with this name. Raises ``UnknownSchedule``, which suggests a similar name."""
     found = await store.schedules.list([name])
     if found:
         return found[0]
@@ -243,7 +240,7 @@ async def find_schedule(store: Store, name: str) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRequest:
-    """A schedule as it was asked for: see ``ClientSchedules.create``."""
+    """A request to create a schedule: see ``ClientSchedules.create``."""
 
     name: str
     workflow: str
@@ -266,11 +263,11 @@ class ScheduleRequest:
 
 
 async def create_schedule(store: Store, request: ScheduleRequest, spec: WorkflowSpec) -> ScheduleInfo:
-    """Make a schedule of a workflow, or find that the very same is there."""
+    """Create a schedule of a workflow, unless the same one exists."""
     where = f"schedule {request.name!r}"
     args, kwargs = tuple(request.args), dict(request.kwargs or {})
     try:
-        # Always in a thread: values that are encoded already do not show their size.
+        # Always in a thread, because the size of values that are encoded already is not known.
         inputs = await run_off_loop(LARGE_BYTES + 1, lambda: bind_inputs(spec, args, kwargs))
         new = build_schedule(
             request.name,
@@ -293,29 +290,28 @@ async def create_schedule(store: Store, request: ScheduleRequest, spec: Workflow
         raise type(error)(f"{where}: {error}") from None
     if isinstance(request.queue, Queue):
         await store.queues.declare([NewQueue(request.queue.name, request.queue.limits)])
-    [kept] = await store.schedules.put([new], replace=False)
-    if kept.definition != new:
-        if kept.definition.is_declared_in_code:
+    [stored] = await store.schedules.put([new], replace=False)
+    if stored.definition != new:
+        if stored.definition.is_declared_in_code:
             raise UsageError(
                 f"{where} is declared in code: change it there (workers that start announce it again), or choose "
                 f"another name"
             )
         if not request.replace:
             raise UsageError(
-                f"{where} is there already, and is another one ({kept.definition.workflow!r}, "
-                f"{kept.definition.timing}): "
-                f"choose another name, or pass replace=True to change it"
+                f"{where} is there already, and is another one ({stored.definition.workflow!r}, "
+                f"{stored.definition.timing}): choose another name, or pass replace=True to change it"
             )
-        [kept] = await store.schedules.put([new])
-    return await build_schedule_info(kept, await store.get_run(kept.last_run) if kept.last_run else None)
+        [stored] = await store.schedules.put([new])
+    return await build_schedule_info(stored, await store.get_run(stored.last_run) if stored.last_run else None)
 
 
 async def trigger_schedule(store: Store, schedule: Schedule, spec: WorkflowSpec, id: str | None) -> str:
-    """Start a run of a schedule now, or find the one that is there under the ``id``; returns the run's id."""
+    """Start a run of a schedule now, or join the run with this ``id``. Returns the run's id."""
     new = await run_off_loop(len(schedule.definition.inputs), lambda: make_manual_run(schedule, spec, store.now()))
     new = new if id is None else replace_in(new, id=validate_run_id(id))
-    [answer] = await store.commit([StartRun(new)])
-    run = resolve_start(answer, new, join_unsuccessful=id is not None)
-    # So that it counts as the last one. If a tick is settled meanwhile, that one does, which is as well.
+    [result] = await store.commit([StartRun(new)])
+    run = resolve_start(result, new, join_unsuccessful=id is not None)
+    # Make it the last run of the schedule. If a tick fires meanwhile, its run is the last one, which is fine too.
     await store.schedules.advance(schedule.definition.name, schedule.fired_up_to, schedule.fired_up_to, run_id=run.id)
     return run.id

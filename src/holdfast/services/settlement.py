@@ -1,12 +1,12 @@
-"""Settling an unknown outcome: a person says what came of a ``once`` step whose worker died in it.
+"""Settling an unknown outcome: a person decides the outcome of a ``once`` step whose worker died while it ran.
 
-Such a step is never run again, so the run fails with ``StepOutcomeUnknown``, unless its code catches that. Who has
-looked outside knows more: that it happened, and what it returned, or that it did not. The run is then reopened as by a
-retry, and in the same transaction the step is given that outcome: at no moment could the run go on without it.
+Such a step is never run again, so the run fails with ``StepOutcomeUnknown``, unless its code catches that. A person can
+find out more: that the step happened, and what it returned, or that it did not. The run is then reopened as by a retry,
+and the same transaction gives the step that outcome, so the run can never continue without it.
 
-What can be settled is what ended the run. If its code has caught the error and gone on, then what it did since rests on
-that; and if it has run other ``once`` steps since, these would be taken back, and run a second time. Both are refused:
-a fork, a new run with the same beginning, is where that can be had.
+Only a step that ended the run can be settled. If the code caught the error and continued, everything after that
+depends on it; and if it ran other ``once`` steps since, those would be taken back and run a second time. Both are
+refused: use a fork instead, a new run with the same beginning.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from holdfast.stores.rules import REOPENABLE, get_error_text
 
 _UNKNOWN_OUTCOME_PREFIX = f"{StepOutcomeUnknown.__module__}.{StepOutcomeUnknown.__qualname__} "
 _MAX_PREVIEW_LENGTH = 400
-"""So many characters of the arguments are kept with what somebody has settled."""
+"""Characters of the arguments that the record of a settled step keeps."""
 
 
 def is_outcome_unknown(record: Record) -> bool:
-    """Whether it tells of a step that it may or may not have happened."""
+    """Whether it is the record of a step that may or may not have happened."""
     is_step = record.kind in (RecordKind.STEP, RecordKind.COMPENSATION)
     return is_step and not record.ok and get_error_text(record.payload).startswith(_UNKNOWN_OUTCOME_PREFIX)
 
 
 def find_unsettled_steps(run: Run, records: Sequence[Record]) -> list[Record]:
-    """The steps of unknown outcome that have ended the run: ``settle_step`` takes these, unless it says why not.
+    """The steps of unknown outcome that ended the run: those that ``settle_step`` may accept.
 
-    One that was settled with a value that it cannot have returned is among them.
+    They include a step that was settled before, with a value that the code could not use.
     """
     if run.state not in REOPENABLE or run.rewind is None or run.rewind.is_compensated:
         return []
@@ -47,7 +47,7 @@ def find_unsettled_steps(run: Run, records: Sequence[Record]) -> list[Record]:
 
 
 def check_settlement(output: Any, happened: bool) -> None:
-    """Raises ``UsageError`` unless it is one of the two things that can be said of a step."""
+    """Raise ``UsageError`` unless the step happened and has an output, or did not happen and has none."""
     if happened and output is NOT_GIVEN:
         raise UsageError(
             "settle: say what the step returned, with `output` (None, if it returns nothing); or, with "
@@ -67,46 +67,46 @@ async def settle_step(
     by: str | None = None,
     max_value: int = DEFAULT_MAX_VALUE_BYTES,
 ) -> None:
-    """Say what came of a step, and let its run go on; ``by`` is the user of the operating system, unless given."""
+    """Decide the outcome of a step, and continue its run. Default of ``by``: the user of the operating system."""
     check_settlement(output, happened)
     run = await find_run(store, run_id)
     [history] = await store.get_histories([run.key])
     old = _find_step(run, history, step)
     record = None
     if happened:
-        what = f"the output of step {old.name!r}"
-        payload = validate_size(codec_for(Any).encode(output, what), what, max_value)
-        shown = _format_preview(old.preview, get_os_user() if by is None else by)
+        subject = f"the output of step {old.name!r}"
+        payload = validate_size(codec_for(Any).encode(output, subject), subject, max_value)
+        preview = _format_preview(old.preview, get_os_user() if by is None else by)
         record = Record(
             0, old.kind, old.position, old.name, True, payload, max(store.now(), old.at), old.started_at, attempts=0,
-            epoch=run.epoch, preview=shown,
+            epoch=run.epoch, preview=preview,
         )  # fmt: skip
-    settles = Settlement(run.epoch, _narrow_rewind(run, history.records, old), record)
-    [verdict] = await store.commit([ReopenRun(run_id, store.now(), settlement=settles)])
-    if verdict is OpStatus.REFUSED:
+    settlement = Settlement(run.epoch, _narrow_rewind(run, history.records, old), record)
+    [status] = await store.commit([ReopenRun(run_id, store.now(), settlement=settlement)])
+    if status is OpStatus.REFUSED:
         raise SettleRefused(
             f"run {run_id!r} cannot go on: a run that it had started has failed as well, and would run a `once` step a "
             f"second time. `holdfast show {run_id}` tells which; settle that one's first.",
             run_id,
         )
-    if verdict is OpStatus.COMPENSATED:
+    if status is OpStatus.COMPENSATED:
         raise _make_undone_error(run_id)
-    if verdict is not OpStatus.DONE:
+    if status is not OpStatus.DONE:
         raise SettleRefused(f"run {run_id!r} has gone on meanwhile: `holdfast show {run_id}` tells how", run_id)
 
 
 def _format_preview(preview: str, by: str) -> str:
-    """What is shown of the arguments, and who has settled it."""
+    """The beginning of the arguments, and who settled the step."""
     settled = f"settled by {by[:80]}" if by else "settled"
     return f"{preview[:_MAX_PREVIEW_LENGTH]}; {settled}" if preview else settled
 
 
-# What can be settled, and why not
+# Which steps can be settled
 
 
 def _find_step(run: Run, history: History, step: int | str) -> Record:
-    open_ones = find_unsettled_steps(run, history.records)
-    matching = [record for record in open_ones if _is_match(record, step)]
+    unsettled = find_unsettled_steps(run, history.records)
+    matching = [record for record in unsettled if _is_match(record, step)]
     if len(matching) == 1:
         return matching[0]
     if matching:
@@ -115,8 +115,8 @@ def _find_step(run: Run, history: History, step: int | str) -> Record:
             f"of {', '.join(str(record.position + 1) for record in matching)}",
             run.id,
         )
-    meant = next((record for record in reversed(history.records) if _is_match(record, step)), None)
-    raise SettleRefused(_explain_refusal(run, history, step, meant) + _describe_alternatives(run, open_ones), run.id)
+    matched = next((record for record in reversed(history.records) if _is_match(record, step)), None)
+    raise SettleRefused(_explain_refusal(run, history, step, matched) + _describe_alternatives(run, unsettled), run.id)
 
 
 def _is_match(record: Record, step: int | str) -> bool:
@@ -172,15 +172,15 @@ def _describe_alternatives(run: Run, unsettled: Sequence[Record]) -> str:
 
 
 def _narrow_rewind(run: Run, records: Sequence[Record], settled: Record) -> Rewind:
-    """What is taken back so that this step gets another outcome: nothing that is of another ``once`` step.
+    """The records to take back so that this step gets another outcome, without those of other ``once`` steps.
 
-    If such a one has failed as well, that stays, and will end the run again: it is for a person to say what came of it.
+    If another ``once`` step failed as well, its record stays and will end the run again, until a person settles it.
     """
     assert run.rewind is not None
     others = {*run.rewind.once_seqs} - {settled.seq}
     failed = tuple(seq for seq in run.rewind.failed_seqs if seq not in others)
     rewind = run.rewind._replace(failed_seqs=failed, once_seqs=())
-    # Of what an older version has recorded it is not known which they are.
+    # -1: an older version recorded the run, and did not record which steps are `once` steps.
     maybe = (
         {record.seq for record in records if record.kind is RecordKind.STEP} - {settled.seq} if -1 in others else others
     )

@@ -1,8 +1,8 @@
-"""Which workers are alive, and whether anything keeps a run from going on.
+"""Which workers are alive, and why an unfinished run does not continue.
 
-A worker is registered as ``live`` until somebody finds it dead, and only workers look. So whoever only reads looks for
-itself, without changing anything: a lease that has passed, or a process on this machine that is gone. Of a worker by
-lease there is only the lease, wherever it says that it runs.
+A worker is registered as ``live`` until another worker declares it dead. So a reader checks for itself, without
+changing anything: the lease may have expired, or the process on this machine may be gone. For a listener there is only
+the lease, whatever its host says.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
     from holdfast.reports.run_info import RunInfo
 
 _BUDGET_WAIT = "a higher budget"
-"""As the wait of a refused model call is told: see ``agents.models.model_call``."""
+"""Part of ``waits_for`` of a run whose model call was refused: see ``agents.models.model_call``."""
 
 
 class Stall(NamedTuple):
-    """What keeps an unfinished run from going on."""
+    """The reason why an unfinished run does not continue."""
 
     summary: str
-    """In a few words, for a list."""
+    """A few words, for a list."""
     advice: str
-    """In a sentence, with what to do about it."""
+    """A sentence, with what to do about it."""
     action: str | None = None
-    """What that is, if it is one thing: ``resume``, ``enable`` (the workflow) or ``worker`` (start one)."""
+    """What to do, if it is one thing: ``resume``, ``enable`` (the workflow), or ``worker`` (start one)."""
 
 
 class RunEnvironment(NamedTuple):
-    """What it depends on whether a run goes on, at one moment."""
+    """What decides at one time whether runs continue."""
 
     workers: Collection[Worker]
     disabled: Collection[str]
-    """The workflows that are disabled."""
+    """Disabled workflows."""
     now: float
     queues: Mapping[str, QueueStatus]
-    """Those with limits that some of the runs in question wait in."""
+    """The queues with limits that the runs wait in."""
 
 
 async def read_environment(store: Store, runs: Iterable[Run] = ()) -> RunEnvironment:
-    """Who is there to execute runs, what is disabled, and how the queues are that these runs wait in."""
+    """The workers, the disabled workflows, and the queues that these runs wait in."""
     now = store.now()
     names = {run.queue for run in runs if _is_queued(run, now)}
     queues = {one.name: one for one in await store.queues.list(names)} if names else {}
@@ -60,14 +60,14 @@ async def read_environment(store: Store, runs: Iterable[Run] = ()) -> RunEnviron
 
 
 def _is_queued(run: Run, now: float) -> bool:
-    """Whether a run would be taken, if it were not for the limits of its queue."""
+    """Whether only the limits of its queue keep a run from being claimed."""
     is_due = run.wake_at is not None and run.wake_at <= now
-    is_asked = run.cancel_state is not CancelState.NONE  # those need no place
-    return run.is_limited and run.state in (RunState.PENDING, RunState.WAITING) and is_due and not is_asked
+    needs_place = run.cancel_state is CancelState.NONE  # a run that is to be cancelled needs none
+    return run.is_limited and run.state in (RunState.PENDING, RunState.WAITING) and is_due and needs_place
 
 
 def is_alive(worker: Worker, now: float) -> bool:
-    """Whether a worker can still be expected to do something."""
+    """Whether a worker can still be expected to continue its runs."""
     if worker.state != "live" or worker.lease_expires_at < now:
         return False
     return worker.is_listener or worker.host != socket.gethostname() or _is_process_alive(worker.pid)
@@ -75,40 +75,40 @@ def is_alive(worker: Worker, now: float) -> bool:
 
 def _is_process_alive(pid: int) -> bool:
     if os.name == "nt":
-        return True  # signal 0 is no harmless question there; the lease tells in a while
+        return True  # signal 0 is not harmless there; the lease will expire soon
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it is somebody else's, so it is there
+        pass  # it belongs to another user, so it exists
     return True
 
 
 def is_claimed(run: Run, environment: RunEnvironment) -> bool:
-    """Whether a live worker has the run in its hands."""
+    """Whether a live worker holds the run."""
     return run.state is RunState.RUNNING and any(
         worker.id == run.owner and is_alive(worker, environment.now) for worker in environment.workers
     )
 
 
 def is_cancelling(run: Run) -> bool:
-    """Whether somebody has asked for the run to be cancelled, and it has not ended yet."""
+    """Whether a cancel was requested and the run has not ended yet."""
     return run.cancel_state is not CancelState.NONE and not run.state.is_terminal
 
 
 def is_paused(run: Run) -> bool:
-    """Whether somebody has paused the run; one that ended before its worker heard of it is not."""
+    """Whether the run is paused. A run that ended before its worker noticed the pause is not."""
     return run.paused_at is not None and not run.state.is_terminal
 
 
 def is_waiting_for_budget(run: Run | RunInfo) -> bool:
-    """Whether the run waits for a higher budget; once it has been given one, it is to be woken."""
+    """Whether the run waits for a higher budget. Once it has one, it is about to be woken and waits no longer."""
     return run.state is RunState.WAITING and run.wake_at is None and _BUDGET_WAIT in run.waits_for
 
 
 def find_stall(run: Run, environment: RunEnvironment) -> Stall | None:
-    """Why an unfinished run does not go on; ``None`` if somebody takes care of it."""
+    """Why an unfinished run does not continue; ``None`` if a worker holds it or will claim it."""
     if run.state.is_terminal:
         return None
     if run.paused_at is not None:
@@ -132,15 +132,13 @@ def find_stall(run: Run, environment: RunEnvironment) -> Stall | None:
             f"nothing else takes it first, and any worker after three leases",
         )
     queue = environment.queues.get(run.queue)
-    return (
-        None
-        if queue is None or not _is_queued(run, environment.now)
-        else _find_queue_stall(run, queue, environment.now)
-    )
+    if queue is None or not _is_queued(run, environment.now):
+        return None
+    return _find_queue_stall(run, queue, environment.now)
 
 
 def _find_queue_stall(run: Run, queue: QueueStatus, now: float) -> Stall | None:
-    """What keeps a run in a queue with limits."""
+    """Why the limits of its queue hold a run back."""
     why = explain_blocked_queue(queue, now, has_started=run.epoch > 0) or _explain_blocked_key(run, queue)
     if why is None:
         return None
@@ -153,7 +151,7 @@ def _find_queue_stall(run: Run, queue: QueueStatus, now: float) -> Stall | None:
 
 
 def explain_blocked_queue(queue: QueueStatus, now: float, *, has_started: bool = False) -> str | None:
-    """Why a queue lets no run through now; one that ``has_started`` needs nothing of its rates. ``None``: it does."""
+    """Why a queue lets no run start now, if so. Rates do not apply to a run that ``has_started``."""
     limits = queue.limits
     if queue.paused_at is not None:
         return f"queue {queue.name!r} is paused"
@@ -167,39 +165,38 @@ def explain_blocked_queue(queue: QueueStatus, now: float, *, has_started: bool =
 
 
 def explain_blocked_keys(queue: QueueStatus) -> str | None:
-    """That a queue lets runs begin, but none of those that wait: their keys have no place."""
-    most, waiting = queue.limits.key_concurrency, [one for one in queue.keys if one.waiting_count]
-    if most is None or not waiting or sum(one.waiting_count for one in waiting) < queue.waiting_count:
+    """Why a queue that lets runs start holds all waiting ones back: their keys are at their concurrency limit."""
+    limit, waiting = queue.limits.key_concurrency, [one for one in queue.keys if one.waiting_count]
+    if limit is None or not waiting or sum(one.waiting_count for one in waiting) < queue.waiting_count:
         return None
-    has_place = any(one.running_count < most for one in waiting)
-    return None if has_place else f"all that wait in queue {queue.name!r} are of keys without a place ({most} of each)"
+    has_place = any(one.running_count < limit for one in waiting)
+    return None if has_place else f"all that wait in queue {queue.name!r} are of keys without a place ({limit} of each)"
 
 
 def _explain_blocked_key(run: Run, queue: QueueStatus) -> str | None:
-    """Why a queue passes over the runs of this one's key, as far as its row tells."""
-    most = queue.limits.key_concurrency
+    """Why the queue passes over runs with the key of this one, if its status shows that."""
+    limit = queue.limits.key_concurrency
     running = next((one.running_count for one in queue.keys if one.key == run.queue_key), 0)
-    if most is None or running < most:
+    if limit is None or running < limit:
         return None
-    whose = f"key {run.queue_key!r}" if run.queue_key else "runs without a key"
-    return f"waits for a place in queue {queue.name!r} ({whose}: {running} of {most} running)"
+    key = f"key {run.queue_key!r}" if run.queue_key else "runs without a key"
+    return f"waits for a place in queue {queue.name!r} ({key}: {running} of {limit} running)"
 
 
 def explain_stall(run: Run, environment: RunEnvironment) -> str | None:
-    """The same, as the sentence that says what to do about it."""
+    """The advice about the stall of a run, if it has one."""
     stall = find_stall(run, environment)
     return None if stall is None else stall.advice
 
 
 def describe_disabled(workflow: str) -> str:
-    """That a workflow is disabled, and what to do about it."""
+    """A sentence that a workflow is disabled, and what to do about it."""
     enable = shlex.join(["holdfast", "enable", workflow])
     return f"workflow {workflow!r} is disabled: `{enable}` lets its runs continue"
 
 
 def explain_unserved(workflow: str, workers: Iterable[Worker], now: float) -> str | None:
-    """Why nobody executes runs of a workflow, of whatever version, and what to do about it."""
-    unserved = served_versions.explain_unserved(
-        workflow, None, None, [worker for worker in workers if is_alive(worker, now)]
-    )
+    """Why no worker executes runs of any version of a workflow, and what to do about it; ``None`` if one does."""
+    alive = [worker for worker in workers if is_alive(worker, now)]
+    unserved = served_versions.explain_unserved(workflow, None, None, alive)
     return None if unserved is None else unserved.message

@@ -1,7 +1,7 @@
 """``StoreProvider``: a way to a store and to the runs in it.
 
 A client's connection, an open runtime, a test, and workflow code reach runs in different ways: each is a subclass.
-What a subclass does not say otherwise happens directly in the store.
+What a subclass does not override happens directly in the store.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StoreProvider(ABC):
 
 
 class OpenStoreProvider(StoreProvider):
-    """A way to a store that is open."""
+    """A way to an open store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -27,7 +27,7 @@ class OffLoopRunner(Protocol):
     """``run_off_loop``, or a function like it that also limits how much runs at once."""
 
     def __call__(self, size: int, work: Callable[[], T], /) -> Awaitable[T]:
-        """The result of work on values of so many bytes."""
+        """The result of ``work``, which handles ``size`` bytes."""
         ...
 
 

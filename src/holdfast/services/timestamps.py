@@ -1,4 +1,4 @@
-"""Times of a store, which are seconds, as users have them: in UTC."""
+"""Times of a store, in seconds, as ``datetime`` in UTC."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def to_datetime(at: float) -> datetime: ...
 @overload
 def to_datetime(at: float | None) -> datetime | None: ...
 def to_datetime(at: float | None) -> datetime | None:
-    """The same moment; ``None`` for none."""
+    """The same time; ``None`` for ``None``."""
     return None if at is None else datetime.fromtimestamp(at, UTC)

@@ -1,4 +1,4 @@
-"""The processes that take up runs, as clients see them."""
+"""The processes that claim runs, as clients see them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.stores.rules import format_worker_location
 from holdfast.stores.workers import Worker
 
 MAX_CLAIMED_RUNS = 20
-"""Runs that are named of each worker."""
+"""Maximum number of runs listed for a worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
-    """A run in a worker's hands."""
+    """A run that a worker holds."""
 
     id: str
     workflow: str
@@ -27,40 +27,39 @@ class ClaimedRun:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A process that takes up runs."""
+    """A process that claims runs."""
 
     id: int
     name: str
     host: str
-    """Its machine; of a listener, its network address."""
+    """Its machine; for a listener, its network address."""
     pid: int
     state: str
-    """``live``, ``retired`` (left in good order) or ``dead``."""
+    """``live``, ``retired`` (stopped cleanly), or ``dead``."""
     is_alive: bool
-    """Its lease has not passed."""
+    """Its lease has not expired."""
     is_listener: bool
-    """It takes deliveries over HTTP, or only sends heartbeats."""
+    """It receives deliveries over HTTP, or only sends heartbeats."""
     workflows: tuple[str, ...]
-    """What it serves; with a version behind an @, if that has one."""
+    """What it serves; ``name@version`` if there is a version."""
     queues: tuple[str, ...] | None
-    """The queues that it serves; ``None``: all."""
+    """``None``: all queues."""
     started_at: UtcDatetime
     heartbeat_at: UtcDatetime
-    """Its last heartbeat."""
     lease_until: UtcDatetime
     claimed_runs: tuple[ClaimedRun, ...]
-    """What it holds, the newest first, twenty at most; of a dead one, what nobody took yet."""
+    """The runs that it holds, newest first, at most 20; for a dead worker, those that no other worker took over yet."""
     has_more_runs: bool
     """It holds more than these."""
 
     @property
     def location(self) -> str:
-        """``host:pid``, after the worker's name if it has another one; a listener's process is not known."""
+        """``host:pid``, after the worker's name if it has one. The process of a listener is not known."""
         return format_worker_location(self.name, self.host, self.pid, is_listener=self.is_listener)
 
     @classmethod
     def from_row(cls, worker: Worker, now: float, claimed_runs: Sequence[Run]) -> WorkerInfo:
-        """From its row, and the runs that it holds."""
+        """The worker in a row, with the runs that it holds."""
         return cls(
             id=worker.id,
             name=worker.name,
@@ -80,7 +79,7 @@ class WorkerInfo:
 
 
 async def list_workers(store: Store) -> list[WorkerInfo]:
-    """The workers that are live, and those that unfinished runs refer to; with the runs that they hold."""
+    """Live workers, and those that unfinished runs refer to, with the runs that they hold."""
     now = store.now()
     found: list[WorkerInfo] = []
     for one in await store.list_workers():

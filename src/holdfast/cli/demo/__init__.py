@@ -6,12 +6,10 @@ import sys
 
 import click
 
-from holdfast.cli.shared.options import format_example
+from holdfast.cli.shared.options import command
 
 
-@click.command(
-    epilog=format_example("holdfast demo", "holdfast demo --open", "holdfast demo --model openai:gpt-4o-mini")
-)
+@command("holdfast demo", "holdfast demo --open", "holdfast demo --model openai:gpt-4o-mini")
 @click.option("--fast", is_flag=True, help="The model thinks less: about three seconds in all.")
 @click.option("--model", metavar="PROVIDER:NAME", help="Use a real model, which needs its package and a key.")
 @click.option("--open", "in_browser", is_flag=True, help="Show it in the dashboard in a browser, slow enough to watch.")

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -25,7 +24,7 @@ from rich.text import Text
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult, fail, ok, warn
 from holdfast.cli.doctor.providers import get_mcp_version, list_installed_providers
 from holdfast.cli.shared.formatting import create_console, print_json, to_one_line
-from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.options import command, json_option, url_option
 from holdfast.client.http.server_endpoint import is_server_url
 from holdfast.codec import AesEncryption
 from holdfast.codec.encryption import KEYS_VARIABLE
@@ -40,7 +39,7 @@ from holdfast.stores.urls import create_store, is_temporal, redact_url, resolve_
 _STATUS_STYLES = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 
-@click.command(epilog=format_example("holdfast doctor", "holdfast doctor --url sqlite:////var/lib/app/runs.db --json"))
+@command("holdfast doctor", "holdfast doctor --url sqlite:////var/lib/app/runs.db --json")
 @json_option("A JSON object: ok, checks (an array of objects: name, status, message, advice).")
 @url_option
 def doctor(as_json: bool, url: str | None) -> None:

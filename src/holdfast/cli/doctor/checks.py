@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.cli.shared.formatting import format_duration
 
@@ -15,25 +16,17 @@ SLOW_COMMIT_S = 0.05
 class CheckResult:
     """The result of a check."""
 
-    name: str
     status: str
+    name: str
     message: str
     advice: str = ""
+    """What to do; if the status is ``OK``, what could be better still."""
 
 
-def ok(name: str, message: str, advice: str = "") -> CheckResult:
-    """All is well; ``advice`` is what could be better still."""
-    return CheckResult(name, OK, message, advice)
-
-
-def warn(name: str, message: str, advice: str = "") -> CheckResult:
-    """It works, but needs attention."""
-    return CheckResult(name, WARN, message, advice)
-
-
-def fail(name: str, message: str, advice: str = "") -> CheckResult:
-    """It does not work."""
-    return CheckResult(name, FAIL, message, advice)
+ok = partial(CheckResult, OK)
+warn = partial(CheckResult, WARN)
+"""It works, but needs attention."""
+fail = partial(CheckResult, FAIL)
 
 
 def diagnose_commit(commit_times_s: Sequence[float], advice: str) -> CheckResult:

@@ -10,8 +10,8 @@ from holdfast.cli.doctor.checks import FAIL, CheckResult, fail, ok, warn
 from holdfast.cli.doctor.workload import diagnose_workload
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import format_duration
-from holdfast.cli.shared.store_access import OPEN_TIMEOUT_S, create_server_client
-from holdfast.client.http.client import ServerInfo
+from holdfast.cli.shared.store_access import OPEN_TIMEOUT_S
+from holdfast.client.http.client import HttpClient, ServerInfo
 from holdfast.client.http.server_endpoint import is_loopback
 from holdfast.errors import HoldfastError, Unauthenticated
 from holdfast.installation import __version__
@@ -37,7 +37,7 @@ def diagnose_server(url: str | None) -> Iterator[CheckResult]:
 
 async def _diagnose(url: str | None) -> list[CheckResult]:
     try:
-        client = create_server_client(url)
+        client = HttpClient(url)
     except HoldfastError as error:
         return [fail("server", str(error))]
     try:
@@ -99,4 +99,4 @@ def _diagnose_clock(skew_s: float, round_trip_s: float) -> CheckResult:
         return ok("clock", "agrees with that of the server")
     ahead = "ahead of" if skew_s < 0 else "behind"
     message = f"{format_duration(abs(skew_s))} {ahead} that of the server"
-    return warn("clock", message, "let both be set by NTP: times that are info here are off by that much")
+    return warn("clock", message, "let both be set by NTP: times shown here are off by that much")

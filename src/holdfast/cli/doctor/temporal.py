@@ -65,7 +65,7 @@ async def _diagnose_tags(client: Client, target: Target) -> CheckResult:
         asked = ListSearchAttributesRequest(namespace=target.namespace)
         known = (await client.operator_service.list_search_attributes(asked)).custom_attributes
     except RPCError as error:
-        return ok("tags", f"it is not response whether they can be searched for ({error.message})")
+        return ok("tags", f"whether they can be searched for is not known ({error.message})")
     if TAGS_ATTRIBUTE.name in known:
         return ok("tags", f"searched for by {TAGS_ATTRIBUTE.name}")
     create = (

@@ -10,11 +10,11 @@ import click
 from holdfast.checking.checker import CheckReport, check_code
 from holdfast.cli.shared.formatting import format_count, make_printable, print_json
 from holdfast.cli.shared.group import report_error
-from holdfast.cli.shared.options import format_example, json_option
+from holdfast.cli.shared.options import command, json_option
 from holdfast.errors import HoldfastError, UsageError
 
 
-@click.command(epilog=format_example("holdfast check app.py", "holdfast check jobs/ pkg.flows --json"))
+@command("holdfast check app.py", "holdfast check jobs/ pkg.flows --json")
 @click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
 @json_option("A JSON array of objects: file, line, column, kind, code_text, reason, remedy, workflow.")
 def check(targets: tuple[str, ...], as_json: bool) -> None:

@@ -11,27 +11,23 @@ from typing import IO
 
 import click
 
-from holdfast.cli.journals.archives import iter_archive_lines
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import format_count, make_printable
-from holdfast.cli.shared.options import STATES, format_example, refuse_server, url_option
-from holdfast.cli.shared.store_access import get_run, open_existing_store, run_client
-from holdfast.client.client import Client
+from holdfast.cli.shared.options import STATES, command, refuse_server, url_option
+from holdfast.cli.shared.store_access import open_existing_store, run_client
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
-from holdfast.services.journal_files import Journal
+from holdfast.services.archive_files import iter_archive_lines
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.encrypted import EncryptedStore, unwrap_store
 
 _PAGE_SIZE = 500
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast export etl-acme > etl-acme.json",
-        "holdfast export etl-acme -o etl-acme.json",
-        "holdfast export --all -o runs.jsonl",
-    )
+@command(
+    "holdfast export etl-acme > etl-acme.json",
+    "holdfast export etl-acme -o etl-acme.json",
+    "holdfast export --all -o runs.jsonl",
 )
 @click.argument("run_id", metavar="[ID]", required=False)
 @click.option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
@@ -69,11 +65,7 @@ def export(
 
 
 def _export_journal(url: str | None, run_id: str, output: str | None) -> None:
-    async def fetch(client: Client) -> Journal:
-        await get_run(client, run_id)  # its error names similar ids
-        return await client.export(run_id)
-
-    journal = run_client(url, fetch)
+    journal = run_client(url, lambda client: client.export(run_id))
     if output is None:
         # As bytes: the terminal's encoding must not change what is recorded.
         sys.stdout.buffer.write(journal.dumps().encode())

@@ -14,12 +14,12 @@ from typing import IO, NamedTuple
 
 import click
 
-from holdfast.cli.journals.archives import read_archive
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import format_count, format_list
-from holdfast.cli.shared.options import format_example, json_option, store_only_option
+from holdfast.cli.shared.options import command, json_option, store_only_option
 from holdfast.cli.shared.store_access import is_store_present
 from holdfast.errors import UsageError
+from holdfast.services.archive_files import read_archive
 from holdfast.stores.archives import NOT_ACTIVATED, ArchivedRun
 from holdfast.stores.contract import Store
 from holdfast.stores.encrypted import unwrap_store
@@ -29,12 +29,10 @@ from holdfast.stores.urls import create_store, resolve_store_url
 _PAGE_SIZE = 500
 
 
-@click.command(
-    "import",
-    epilog=format_example(
-        "holdfast import runs.jsonl --url postgresql://localhost/app",
-        "holdfast export --all | holdfast import - --url ...",
-    ),
+@command(
+    "holdfast import runs.jsonl --url postgresql://localhost/app",
+    "holdfast export --all | holdfast import - --url ...",
+    name="import",
 )
 @click.argument("file")
 @click.option("--skip-existing", is_flag=True, help="Skip runs whose ids exist already.")
@@ -63,7 +61,9 @@ def import_runs(file: str, skip_existing: bool, dry_run: bool, as_json: bool, ur
         print(json.dumps({"file": file, "dry_run": dry_run, **counts._asdict()}))
     else:
         verb = "would import" if dry_run else "imported"
-        print(f"{verb} {format_count(counts.runs, 'run')}{_format_skipped(counts.skipped)}")
+        were = "was" if counts.skipped == 1 else "were"
+        skipped = f"; {format_count(counts.skipped, 'run')} {were} there already" if counts.skipped else ""
+        print(f"{verb} {format_count(counts.runs, 'run')}{skipped}")
 
 
 def _open_input(name: str) -> IO[str]:
@@ -108,10 +108,6 @@ async def _import(
         return _ImportCounts(added["runs"], total - added["runs"])
     finally:
         await store.close()
-
-
-def _format_skipped(count: int) -> str:
-    return f"; {format_count(count, 'run')} {'was' if count == 1 else 'were'} there already" if count else ""
 
 
 async def _check_archive(store: Store, file: IO[str], name: str, skip_existing: bool) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from holdfast.authoring.registry import definitions
 from holdfast.cli.shared.formatting import create_console, format_count, make_printable, to_one_line
 from holdfast.cli.shared.group import report_error
-from holdfast.cli.shared.options import format_example, json_option
+from holdfast.cli.shared.options import command, json_option
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.services.journal_files import Journal
@@ -26,11 +26,7 @@ from holdfast.worker.workflow_loader import load_workflows
 _MAX_SHOWN_WAITS = 5
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast replay etl-acme.json app:etl", "holdfast export etl-acme | holdfast replay - app.py"
-    )
-)
+@command("holdfast replay etl-acme.json app:etl", "holdfast export etl-acme | holdfast replay - app.py")
 @click.argument("file")
 @click.argument("target")
 @json_option(

@@ -28,10 +28,10 @@ from holdfast.cli.shared.formatting import (
     to_one_line,
 )
 from holdfast.cli.shared.group import F
-from holdfast.cli.shared.options import format_example, json_changes_option, json_option, limit_option, url_option
+from holdfast.cli.shared.options import command, json_changes_option, json_option, limit_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.parsing import parse_json_option, parse_json_or_text
-from holdfast.cli.shared.store_access import format_store_command, get_run, run_client
+from holdfast.cli.shared.store_access import format_store_command, run_client
 from holdfast.client.client import Client
 from holdfast.errors import HoldfastError, RunNotFound, UnknownApproval
 from holdfast.services.approvals import Answer, ApprovalInfo, describe_form_fields
@@ -44,9 +44,7 @@ _INDENT = 4
 # Listing
 
 
-@click.command(
-    epilog=format_example("holdfast approvals", "holdfast approvals deploy-7 --all", "holdfast approvals --for ann")
-)
+@command("holdfast approvals", "holdfast approvals deploy-7 --all", "holdfast approvals --for ann")
 @click.argument("run_id", metavar="[ID]", required=False)
 @click.option("--all", "include_closed", is_flag=True, help="Also closed approvals: answered, or no longer needed.")
 @click.option("--workflow", metavar="W", help="Only approvals of runs of this workflow.")
@@ -71,7 +69,7 @@ def approvals(
 
     async def fetch(client: Client) -> list[ApprovalInfo]:
         if run_id is not None:
-            await get_run(client, run_id)  # its error names similar ids
+            await client.get(run_id)  # an unknown run has no approvals, but is an error
         return await client.approvals(run_id, workflow=workflow, assignee=assignee, all=include_closed, limit=limit + 1)
 
     found = run_client(url, fetch)
@@ -163,12 +161,10 @@ def _answer_options(command: F) -> F:
     return command
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast approve 3mkjh2t65l7y",
-        "holdfast approve 3mkj production",
-        """holdfast approve 3mkj --value '{"days": 3}' --by ann""",
-    )
+@command(
+    "holdfast approve 3mkjh2t65l7y",
+    "holdfast approve 3mkj production",
+    """holdfast approve 3mkj --value '{"days": 3}' --by ann""",
 )
 @click.argument("approval_id", metavar="ID")
 @click.argument("value", required=False)
@@ -201,7 +197,8 @@ def approve(
     given: Any = None if json_value is None else parse_json_option("--value", json_value)
 
     async def send(client: Client, approval: ApprovalInfo) -> bool:
-        answer = given if value is None else _parse_answer(value, approval)
+        # A choice is text as it is; for a form, it is JSON or else text.
+        answer = given if value is None else value if approval.choices else parse_json_or_text(value)
         edited_arguments = cast("Mapping[str, Any]", edited)
         return await client.approve(approval.id, answer, arguments=edited_arguments, by=by, reason=reason)
 
@@ -209,7 +206,7 @@ def approve(
     sys.exit(print_outcomes(url, [outcome], as_json=as_json))
 
 
-@click.command(epilog=format_example("holdfast deny 3mkjh2t65l7y", 'holdfast deny 3mkj --reason "not on a Friday"'))
+@command("holdfast deny 3mkjh2t65l7y", 'holdfast deny 3mkj --reason "not on a Friday"')
 @click.argument("approval_id", metavar="ID")
 @_answer_options
 @json_changes_option
@@ -225,11 +222,6 @@ def deny(approval_id: str, by: str | None, reason: str, as_json: bool, url: str 
 
     outcome = run_client(url, lambda client: _submit_answer(client, approval_id, send))
     sys.exit(print_outcomes(url, [outcome], as_json=as_json))
-
-
-def _parse_answer(text: str, approval: ApprovalInfo) -> Any:
-    """A typed answer: a choice as it is; for a form, JSON or else text."""
-    return text if approval.choices else parse_json_or_text(text)
 
 
 async def _submit_answer(client: Client, id: str, send: Callable[[Client, ApprovalInfo], Awaitable[bool]]) -> Outcome:

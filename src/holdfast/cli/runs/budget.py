@@ -22,9 +22,9 @@ from holdfast.cli.shared.formatting import (
     make_printable,
     to_one_line,
 )
-from holdfast.cli.shared.options import format_example, json_changes_option, url_option
+from holdfast.cli.shared.options import command, duration_option, json_changes_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
-from holdfast.cli.shared.store_access import format_store_command, get_run, run_client
+from holdfast.cli.shared.store_access import format_store_command, run_client
 from holdfast.cli.shared.tables import Cell, print_table
 from holdfast.client.client import Client
 from holdfast.core.states import RunState
@@ -46,17 +46,12 @@ _MAX_RUNS = 5_000
 """How many runs below a run are read, to say which of them continue."""
 
 
-@click.command(epilog=format_example("holdfast budget research-7", "holdfast budget research-7 --usd 5 --turns 40"))
+@command("holdfast budget research-7", "holdfast budget research-7 --usd 5 --turns 40")
 @click.argument("run_id", metavar="ID")
 @click.option("--usd", type=click.FloatRange(min=0.0, min_open=True), metavar="DOLLARS", help="Maximum cost.")
 @click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="Maximum input and output tokens.")
 @click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Maximum model calls.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.0, min_open=True),
-    metavar="S",
-    help="Maximum time in model calls and tools; the time that a run waits does not count.",
-)
+@duration_option("--seconds", help="Maximum time in model calls and tools; the time that a run waits does not count.")
 @json_changes_option
 @url_option
 def budget(run_id: str, as_json: bool, url: str | None, **limits: float | None) -> None:
@@ -71,7 +66,7 @@ def budget(run_id: str, as_json: bool, url: str | None, **limits: float | None) 
             url, lambda client: _change_budget(client, run_id, changes) if changes else _fetch_outcome(client, run_id)
         )
         sys.exit(print_outcomes(url, [outcome], as_json=as_json))
-    _print_budget(create_console(), run_client(url, lambda client: _fetch_budget(client, run_id)), url)
+    _print_budget(create_console(), run_client(url, lambda client: client.budget(run_id)), url)
 
 
 def print_budget_table(usage: RunUsage | RunBudget) -> None:
@@ -83,14 +78,9 @@ def print_budget_table(usage: RunUsage | RunBudget) -> None:
     print_table(("", "budget", "used", "left"), rows, right_columns=(1, 2, 3), header_style="dim", indent=6)
 
 
-async def _fetch_budget(client: Client, run_id: str) -> BudgetInfo:
-    await get_run(client, run_id)  # its error names similar ids
-    return await client.budget(run_id)
-
-
 async def _fetch_outcome(client: Client, run_id: str) -> Outcome:
     try:
-        run = await get_run(client, run_id)
+        run = await client.get(run_id)
         info = await client.budget(run_id)
     except HoldfastError as error:
         return await outcome_from_error(client, run_id, error)
@@ -144,12 +134,13 @@ def _print_children(out: Console, info: BudgetInfo, url: str | None) -> None:
 
 async def _change_budget(client: Client, run_id: str, changes: Mapping[str, Any]) -> Outcome:
     try:
-        run = await get_run(client, run_id)
+        run = await client.get(run_id)
         before = await client.budget(run_id)
         if before.budget is None and not run.state.is_terminal:
             raise UsageError(_explain_no_budget(before))
         waiting = [one.id for one in await _fetch_run_tree(client, run) if one.state is RunState.WAITING]
-        await client.set_budget(run_id, _merge_budget(before.budget, changes))
+        budget = Budget(**changes) if before.budget is None else replace(before.budget, **changes)
+        await client.set_budget(run_id, budget)
         run, after = await client.get(run_id), await client.budget(run_id)
         woken = await _find_woken_runs(client, run, waiting)
     except HoldfastError as error:
@@ -174,11 +165,6 @@ def _explain_no_budget(info: BudgetInfo) -> str:
         f"{refusal}. It keeps to the budget of run {over.run_id!r}, which is above it: "
         f"`{format_command('budget', over.run_id, f'--{first.name}', first.suggested_limit)}` gives that one more."
     )
-
-
-def _merge_budget(budget: Budget | None, changes: Mapping[str, Any]) -> Budget:
-    """The budget with the changed limits."""
-    return Budget(**changes) if budget is None else replace(budget, **changes)
 
 
 def _describe_effect(info: BudgetInfo, woken: Sequence[str]) -> str:

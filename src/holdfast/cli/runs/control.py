@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import click
-
 from holdfast.cli.shared.formatting import format_ago, format_command, format_duration, format_error
-from holdfast.cli.shared.options import format_example, json_changes_option, run_ids_argument, url_option
+from holdfast.cli.shared.options import command, duration_option, json_changes_option, run_ids_argument, url_option
 from holdfast.cli.shared.outcomes import Outcome, change_each, print_outcomes
 from holdfast.cli.shared.store_access import run_client
 from holdfast.client.client import Client
@@ -20,14 +18,10 @@ from holdfast.errors import UsageError
 from holdfast.reports.run_info import RunInfo
 
 
-@click.command(epilog=format_example("holdfast cancel etl-acme", "holdfast cancel etl-acme etl-bolt --wait 30"))
+@command("holdfast cancel etl-acme", "holdfast cancel etl-acme etl-bolt --wait 30")
 @run_ids_argument
-@click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(min=0.0),
-    metavar="S",
-    help="Wait up to S seconds until they have ended; exits with 1 if they have not.",
+@duration_option(
+    "--wait", "wait_s", min_s=0, help="Wait this long until they have ended; exits with 1 if they have not."
 )
 @json_changes_option
 @url_option
@@ -86,7 +80,7 @@ def _outcome_after_wait(outcome: Outcome, run: RunInfo, wait_s: float) -> Outcom
     return replace(outcome, run=run, message=f"run {run.id!r} is {run.state}{why}", stall_reason=None)
 
 
-@click.command(epilog=format_example("holdfast pause etl-acme"))
+@command("holdfast pause etl-acme")
 @run_ids_argument
 @json_changes_option
 @url_option
@@ -110,7 +104,7 @@ def _describe_pause(before: RunInfo, run: RunInfo, changed: bool) -> str:
     return f"run {run.id!r} is paused: it rests until {resume}"
 
 
-@click.command(epilog=format_example("holdfast resume etl-acme"))
+@command("holdfast resume etl-acme")
 @run_ids_argument
 @json_changes_option
 @url_option

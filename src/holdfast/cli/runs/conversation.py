@@ -18,7 +18,7 @@ from holdfast.cli.shared.formatting import (
     to_one_line,
     wrap_text,
 )
-from holdfast.cli.shared.store_access import format_store_command, get_run, run_client, with_store_options
+from holdfast.cli.shared.store_access import format_store_command, run_client, with_store_options
 from holdfast.client.client import Client
 from holdfast.errors import UsageError
 from holdfast.reports.conversations import ConversationMessage, message_to_json
@@ -39,7 +39,6 @@ def show_conversation(url: str | None, run_id: str, *, full: bool, as_json: bool
     """Print the conversation of an agent's run."""
 
     async def fetch(client: Client) -> tuple[RunReport, list[ConversationMessage]]:
-        await get_run(client, run_id)  # its error names similar ids
         return await client.describe(run_id, limit=1), await client.conversation(run_id)
 
     run, messages = run_client(url, fetch)
@@ -77,10 +76,10 @@ class _ConversationPrinter:
     def print_conversation(self, report: RunReport, messages: Sequence[ConversationMessage]) -> None:
         """Print all of it."""
         head = Text.assemble((to_one_line(report.id), "bold"), f" ({to_one_line(report.workflow)}), ")
-        self._print_line(head.append(report.state, STATE_STYLES[report.state]))
+        self._out.print(head.append(report.state, STATE_STYLES[report.state]))
         if report.previous_run:
             before = format_store_command(self._url, "show", report.previous_run, "--conversation")
-            self._print_line(
+            self._out.print(
                 Text(
                     f"continues run {make_printable(report.previous_run)!r} of session {report.session!r}: `{before}`",
                     "dim",
@@ -95,15 +94,15 @@ class _ConversationPrinter:
             )
             self._out.print()
             for line in self._wrap(f"long texts are cut: {whole}", 0):
-                self._print_line(Text(line, "dim"))
+                self._out.print(Text(line, "dim"))
 
     def _print_message(self, message: ConversationMessage) -> None:
         if message.role == "note":
             for line in self._wrap(with_store_options(self._url, f"{_format_number(message)}{message.text}"), 0):
-                self._print_line(Text(line, "dim" if message.ok else "yellow"))
+                self._out.print(Text(line, "dim" if message.ok else "yellow"))
             return
         if message.reply is None:
-            self._print_line(_format_header(message))
+            self._out.print(_format_header(message))
         else:
             self._print_reply(_format_header(message), message.reply)
         if message.decision is not None and message.decision.changed_arguments is not None:
@@ -117,9 +116,9 @@ class _ConversationPrinter:
         """Print which model answers, what it used, which models failed before, and its thinking."""
         paid = format_tokens_and_cost(reply.usage)
         if len(head) + 2 + len(paid) <= self._get_width(0):
-            self._print_line(head.append(f"  {paid}", "dim"))
+            self._out.print(head.append(f"  {paid}", "dim"))
         else:
-            self._print_line(head)
+            self._out.print(head)
             self._print_body(paid, "dim")
         for model in reply.failed_models:
             self._print_body(describe_failed_model(model), "yellow")
@@ -151,20 +150,17 @@ class _ConversationPrinter:
         lines = self._wrap(whole if self._full else whole[:_MAX_CHARS], indent)
         shown = lines if self._full else lines[:_MAX_LINES]
         for line in shown:
-            self._print_line(Text((" " * indent + line).rstrip(), style))
+            self._out.print(Text((" " * indent + line).rstrip(), style))
         if not self._full and (len(whole) > _MAX_CHARS or len(shown) < len(lines)):
             self._is_truncated = True
             rest = len(whole.split()) - len(" ".join(shown).split())
-            self._print_line(Text(f"{' ' * indent}… {format_count(max(1, rest), 'more word')}", "dim"))
+            self._out.print(Text(f"{' ' * indent}… {format_count(max(1, rest), 'more word')}", "dim"))
 
     def _wrap(self, text: str, indent: int) -> list[str]:
         return wrap_text(self._out, text, indent, _MAX_WIDTH) or [""]
 
     def _get_width(self, indent: int) -> int:
         return min(self._out.width, _MAX_WIDTH) - indent
-
-    def _print_line(self, text: Text) -> None:
-        self._out.print(text)
 
 
 def _format_number(message: ConversationMessage) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime
 import click
 from rich.text import Text
 
-from holdfast.cli.runs.prune import OLDER_THAN_HELP, PruneRequest, prune_runs
+from holdfast.cli.runs.prune import OLDER_THAN_HELP, prune_runs
 from holdfast.cli.runs.retry import RunSelection, retry_runs, retry_selected, run_again_option
 from holdfast.cli.runs.show import show_run
 from holdfast.cli.shared.formatting import (
@@ -21,15 +21,18 @@ from holdfast.cli.shared.formatting import (
     print_json,
     to_one_line,
 )
-from holdfast.cli.shared.group import CommandGroup, list_by_default
 from holdfast.cli.shared.options import (
     DEFAULT_LIMIT,
-    YES_HELP,
+    before_option,
+    dry_run_option,
     format_example,
     json_changes_option,
     json_option,
     limit_option,
+    listing_group,
     url_option,
+    workflow_option,
+    yes_option,
 )
 from holdfast.cli.shared.parsing import parse_past_datetime
 from holdfast.cli.shared.store_access import format_store_command, run_client
@@ -38,19 +41,12 @@ from holdfast.reports.dead_runs import DeadRun
 from holdfast.services.json_form import to_json
 
 
-@click.group(
-    cls=CommandGroup,
-    invoke_without_command=True,
-    epilog=format_example(
-        "holdfast dead", "holdfast dead retry etl-acme", "holdfast dead purge --all --older-than 30d"
-    ),
-)
-@click.option("--workflow", metavar="W", help="Only runs of this workflow.")
+@listing_group("holdfast dead", "holdfast dead retry etl-acme", "holdfast dead purge --all --older-than 30d")
+@workflow_option
 @limit_option
-@click.option("--before", metavar="ID", help="Continue after this run, the last one of the previous page.")
+@before_option
 @json_option("A JSON array of runs, each as in `GET /v1/dead-runs`.")
 @url_option
-@list_by_default
 def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, url: str | None) -> None:
     """List dead runs, and what they were doing.
 
@@ -64,7 +60,7 @@ def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, ur
         return
     out = create_console()
     if not runs:
-        out.print(_describe_none(workflow))
+        out.print("no run is dead" if workflow is None else make_printable(f"no run of workflow {workflow!r} is dead"))
         return
     for run in runs:
         out.print(Text.assemble((to_one_line(run.id), "bold red"), f"  {to_one_line(run.workflow)}"))
@@ -83,10 +79,6 @@ def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, ur
         more = format_store_command(url, "dead", *filters, "--before", runs[-1].id)
         out.print(Text(f"more: {more}", "dim"))
     out.print(Text(f"fix the cause, then: {format_store_command(url, 'dead', 'retry', runs[0].id)}", "dim"))
-
-
-def _describe_none(workflow: str | None) -> str:
-    return "no run is dead" if workflow is None else make_printable(f"no run of workflow {workflow!r} is dead")
 
 
 def _format_in_flight(run: DeadRun) -> str:
@@ -111,7 +103,7 @@ def show_dead_run(run_id: str, as_json: bool, url: str | None) -> None:
 @click.option("--workflow", metavar="W", help="All dead runs of this workflow.")
 @click.option("--all", "everything", is_flag=True, help="All dead runs.")
 @run_again_option
-@click.option("--yes", is_flag=True, help=YES_HELP)
+@yes_option
 @json_changes_option
 @url_option
 def retry_dead(
@@ -138,8 +130,8 @@ def retry_dead(
 @click.argument("run_ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All dead runs; requires --older-than.")
 @click.option("--older-than", type=parse_past_datetime, metavar="WHEN", help=OLDER_THAN_HELP)
-@click.option("--dry-run", is_flag=True, help="Delete nothing; only report what would be deleted.")
-@click.option("--yes", is_flag=True, help=YES_HELP)
+@dry_run_option
+@yes_option
 @json_option("A JSON object: see `holdfast prune`.")
 @url_option
 def purge(
@@ -159,5 +151,7 @@ def purge(
         raise click.UsageError("say which: some ids, or --all.")
     if everything and older_than is None:
         raise click.UsageError("--all needs --older-than, such as 30d.")
-    request = PruneRequest(older_than, ("dead",), run_ids=run_ids or None, dry_run=dry_run, yes=yes)
-    sys.exit(prune_runs(url, request, as_json=as_json))
+    ids = run_ids or None
+    sys.exit(
+        prune_runs(url, older_than=older_than, run_ids=ids, dry_run=dry_run, yes=yes, as_json=as_json, state=("dead",))
+    )

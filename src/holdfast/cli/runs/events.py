@@ -17,8 +17,8 @@ from holdfast.cli.shared.formatting import (
     make_printable,
     to_one_line,
 )
-from holdfast.cli.shared.options import format_example, json_option, url_option
-from holdfast.cli.shared.store_access import format_store_command, get_run, run_client
+from holdfast.cli.shared.options import command, json_option, url_option
+from holdfast.cli.shared.store_access import format_store_command, run_client
 from holdfast.client.client import Client
 from holdfast.reports.events import Event
 
@@ -26,11 +26,7 @@ _MAX_VALUE_CHARS = 200
 """How much of a value is shown."""
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast events research-7 --follow", "holdfast events research-7 --follow --json --after WzEs..."
-    )
-)
+@command("holdfast events research-7 --follow", "holdfast events research-7 --follow --json --after WzEs...")
 @click.argument("run_id", metavar="ID")
 @click.option("--follow", is_flag=True, help="Continue with new events, until the run has ended.")
 @click.option("--after", metavar="OFFSET", help="Only events after the one with this offset.")
@@ -42,13 +38,17 @@ def events(run_id: str, follow: bool, after: str | None, as_json: bool, url: str
     You can follow a run from any process and at any time. A reader that was away continues after the last event that it
     received, without loss and without repeats. If an answer is cut off because its process died, its text is retracted.
     """
-    printer = _JsonEventPrinter() if as_json else _TextEventPrinter(create_console())
+    printer = _EventPrinter(create_console())
+    last_event: Event | None = None
 
     async def print_events(client: Client) -> None:
-        await get_run(client, run_id)  # its error names similar ids
+        nonlocal last_event
         async for event in client.events(run_id, after, follow=follow):
-            printer.print_event(event)
-            printer.last_event = event
+            if as_json:
+                print(json.dumps(event.to_json()), flush=True)  # the reader may be a program in a pipe
+            else:
+                printer.print_event(event)
+            last_event = event
 
     try:
         run_client(url, print_events)
@@ -56,29 +56,15 @@ def events(run_id: str, follow: bool, after: str | None, as_json: bool, url: str
         pass  # the usual way to stop following
     finally:
         printer.close()
-    if not as_json and printer.last_event is not None and printer.last_event.kind != "ended":
-        again = format_store_command(url, "events", run_id, "--follow", "--after", printer.last_event.offset)
+    if not as_json and last_event is not None and last_event.kind != "ended":
+        again = format_store_command(url, "events", run_id, "--follow", "--after", last_event.offset)
         click.echo(f"continue from here: {again}", err=True)
 
 
-class _JsonEventPrinter:
-    """Prints a JSON object for each event, one per line, and flushes it: the reader may be a program in a pipe."""
-
-    def __init__(self) -> None:
-        self.last_event: Event | None = None
-
-    def print_event(self, event: Event) -> None:
-        print(json.dumps(event.to_json()), flush=True)
-
-    def close(self) -> None:
-        """There is no open line."""
-
-
-class _TextEventPrinter:
+class _EventPrinter:
     """Prints answers word by word as they arrive, and a line for everything else."""
 
     def __init__(self, out: Console) -> None:
-        self.last_event: Event | None = None
         self._out = out
         self._open_step: int | None = None
         """The step whose text is being printed. Its line is open."""

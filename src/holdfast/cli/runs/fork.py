@@ -8,21 +8,17 @@ from typing import Any
 import click
 
 from holdfast.cli.shared.formatting import format_count
-from holdfast.cli.shared.options import format_example, json_changes_option, url_option
+from holdfast.cli.shared.options import command, json_changes_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.parsing import parse_json_option, parse_step
-from holdfast.cli.shared.store_access import get_run, run_client
+from holdfast.cli.shared.store_access import run_client
 from holdfast.client.client import Client
 from holdfast.errors import HoldfastError
 from holdfast.reports.retry_preview import describe_record
 from holdfast.services.forks import NOT_GIVEN, find_step
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast fork etl-acme --at load", "holdfast fork etl-acme --at 3 --output '[1, 2]' --id etl-acme-b"
-    )
-)
+@command("holdfast fork etl-acme --at load", "holdfast fork etl-acme --at 3 --output '[1, 2]' --id etl-acme-b")
 @click.argument("run_id", metavar="ID")
 @click.option("--at", metavar="STEP", help="Continue from this step: its number in `show`, or its name. It runs again.")
 @click.option("--output", metavar="JSON", help="Use this as the output of that step instead of running it.")
@@ -45,7 +41,6 @@ def fork(run_id: str, at: str | None, output: str | None, new_id: str | None, as
 
 async def _fork(client: Client, run_id: str, at: int | str | None, output: Any, new_id: str | None) -> Outcome:
     try:
-        await get_run(client, run_id)
         records = (await client.export(run_id)).records
         step = None if at is None else find_step(records, at, run_id)
         handle = await client.fork(run_id, at=at, with_output=output, id=new_id)

@@ -22,11 +22,20 @@ from holdfast.cli.shared.formatting import (
     print_json,
     to_one_line,
 )
-from holdfast.cli.shared.options import DEFAULT_LIMIT, STATES, format_example, json_option, limit_option, url_option
+from holdfast.cli.shared.options import (
+    DEFAULT_LIMIT,
+    before_option,
+    command,
+    json_option,
+    limit_option,
+    states_option,
+    tag_option,
+    url_option,
+    workflow_option,
+)
 from holdfast.cli.shared.parsing import parse_past_datetime
 from holdfast.cli.shared.store_access import (
     format_store_command,
-    get_run,
     run_client,
     store_options,
     with_store_options,
@@ -121,16 +130,10 @@ class _Page:
     """The open approvals, by the ids of their runs."""
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast runs --state failed --state dead --since 2h", "holdfast runs --workflow etl --text acme --json"
-    )
-)
-@click.option(
-    "--state", "states", multiple=True, type=click.Choice(STATES), help="Only runs in this state; may be repeated."
-)
-@click.option("--workflow", metavar="W", help="Only runs of this workflow.")
-@click.option("--tag", metavar="T", help="Only runs with this tag.")
+@command("holdfast runs --state failed --state dead --since 2h", "holdfast runs --workflow etl --text acme --json")
+@states_option
+@workflow_option
+@tag_option
 @click.option("--text", metavar="TEXT", help="Only runs with this text in their id, workflow, tags, or error.")
 @click.option("--parent", metavar="ID", help="Only runs that this run started.")
 @click.option(
@@ -141,7 +144,7 @@ class _Page:
 )
 @click.option("--until", type=parse_past_datetime, metavar="WHEN", help="Only runs created before this time.")
 @limit_option
-@click.option("--before", metavar="ID", help="Continue after this run, the last one of the previous page.")
+@before_option
 @json_option("A JSON array of runs, each as in `GET /v1/runs`.")
 @url_option
 def runs(as_json: bool, url: str | None, **options: Any) -> None:
@@ -171,7 +174,7 @@ def runs(as_json: bool, url: str | None, **options: Any) -> None:
 
 async def _fetch_page(client: Client, query: RunQuery) -> _Page:
     if query.before is not None:
-        await get_run(client, query.before)  # its error names similar ids
+        await client.get(query.before)  # an unknown run has no next page, but is an error
     found = await query.fetch(client)
     runs = found[: query.limit]
     off = sorted(await client.disabled_workflows())

@@ -6,18 +6,26 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import click
 
-from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import format_bytes, format_count, make_printable
-from holdfast.cli.shared.options import TERMINAL_STATES, YES_HELP, format_example, json_option, url_option
+from holdfast.cli.shared.options import (
+    TERMINAL_STATES,
+    command,
+    dry_run_option,
+    json_option,
+    url_option,
+    workflow_option,
+    yes_option,
+)
 from holdfast.cli.shared.parsing import parse_past_datetime
-from holdfast.cli.shared.store_access import get_run, open_client
+from holdfast.cli.shared.store_access import run_client
+from holdfast.client.client import Client
 from holdfast.errors import UsageError
+from holdfast.services.json_form import to_json
 from holdfast.services.retention import PruneReport
 
 _MAX_SHOWN_IDS = 10
@@ -26,58 +34,24 @@ OLDER_THAN_HELP = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PruneRequest:
-    """Which runs to delete."""
-
-    older_than: datetime | None
-    states: Sequence[str] = ()
-    workflow: str | None = None
-    keep: int = 0
-    unclaimed: bool = False
-    run_ids: Sequence[str] | None = None
-    dry_run: bool = False
-    yes: bool = False
-
-    async def execute(self, url: str | None, report: PruneReport, *, dry_run: bool) -> PruneReport:
-        """Delete the runs, or only report which ones."""
-        async with open_client(url) as client:
-            for run_id in self.run_ids or ():
-                await get_run(client, run_id)
-            age = 0.0 if self.older_than is None else time.time() - self.older_than.timestamp()
-            return await client.prune(
-                max(0.0, age),
-                state=self.states,
-                workflow=self.workflow,
-                keep=self.keep,
-                unclaimed=self.unclaimed,
-                run_ids=self.run_ids,
-                dry_run=dry_run,
-                report=report,
-            )
-
-
-@click.command(
-    epilog=format_example(
-        "holdfast prune --older-than 30d --dry-run",
-        "holdfast prune --older-than 90d --state completed --state failed --keep 100 --yes",
-    )
+@command(
+    "holdfast prune --older-than 30d --dry-run",
+    "holdfast prune --older-than 90d --state completed --state failed --keep 100 --yes",
 )
 @click.option("--older-than", type=parse_past_datetime, metavar="WHEN", required=True, help=OLDER_THAN_HELP)
 @click.option(
     "--state",
-    "states",
     multiple=True,
     type=click.Choice(TERMINAL_STATES),
     help="Runs in this state; may be repeated. Default: completed and cancelled.",
 )
-@click.option("--workflow", metavar="W", help="Only runs of this workflow.")
+@workflow_option
 @click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the newest N of each workflow.")
 @click.option(
     "--unclaimed", is_flag=True, help="Also runs whose result was never received, because their script was killed."
 )
-@click.option("--dry-run", is_flag=True, help="Delete nothing; only report what would be deleted.")
-@click.option("--yes", is_flag=True, help=YES_HELP)
+@dry_run_option
+@yes_option
 @json_option(
     "A JSON object: dry_run, run_count, record_count, blob_count (large values), size_bytes, "
     "kept_by_reason (a number for each reason)."
@@ -90,35 +64,46 @@ def prune(as_json: bool, url: str | None, **options: Any) -> None:
     run is kept as long as another one needs it: with its children, its parent, and its conversation, until all of them
     ended before that time. Afterwards its id can be used again.
     """
-    sys.exit(prune_runs(url, PruneRequest(**options), as_json=as_json))
+    sys.exit(prune_runs(url, as_json=as_json, **options))
 
 
-def prune_runs(url: str | None, request: PruneRequest, *, as_json: bool) -> int:
+def prune_runs(
+    url: str | None,
+    *,
+    older_than: datetime | None,
+    run_ids: Sequence[str] | None = None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **filters: Any,
+) -> int:
     """Delete runs, print what was deleted, and return the exit code: 1 if named runs were kept."""
-    report = PruneReport()
-    if not (request.dry_run or request.yes):
+    age_s = 0.0 if older_than is None else max(0.0, time.time() - older_than.timestamp())
+
+    def prune(report: PruneReport, *, dry_run: bool) -> None:
+        async def execute(client: Client) -> None:
+            for run_id in run_ids or ():
+                await client.get(run_id)
+            await client.prune(age_s, run_ids=run_ids, dry_run=dry_run, report=report, **filters)
+
+        verb = "found" if dry_run else "deleted"
+        run_client(url, execute, format_progress=lambda: f"{verb} {format_count(report.run_count, 'run')} so far …")
+
+    if not (dry_run or yes):
         if not sys.stdin.isatty():
             raise UsageError("deleting runs needs a confirmation: pass --yes, or --dry-run to see which.")
-        would = PruneReport()
-        run_in_loop(request.execute(url, would, dry_run=True), format_progress=lambda: _format_progress(would, "found"))
-        if would.run_count and not click.confirm(f"delete {_format_totals(would)}?", err=True):
+        prune(preview := PruneReport(), dry_run=True)
+        if preview.run_count and not click.confirm(f"delete {_format_totals(preview)}?", err=True):
             click.echo("nothing was deleted", err=True)
             return 1
+    report = PruneReport()
     try:
-        verb = "found" if request.dry_run else "deleted"
-        run_in_loop(
-            request.execute(url, report, dry_run=request.dry_run),
-            format_progress=lambda: _format_progress(report, verb),
-        )
+        prune(report, dry_run=dry_run)
     except KeyboardInterrupt:
         _print_report(report, "deleted, before it was interrupted: ", as_json=as_json)
         return 130
-    _print_report(report, "would delete " if request.dry_run else "deleted ", as_json=as_json)
-    return 1 if request.run_ids is not None and report.kept_by_reason else 0
-
-
-def _format_progress(report: PruneReport, verb: str) -> str:
-    return f"{verb} {format_count(report.run_count, 'run')} so far …"
+    _print_report(report, "would delete " if dry_run else "deleted ", as_json=as_json)
+    return 1 if run_ids is not None and report.kept_by_reason else 0
 
 
 def _format_totals(report: PruneReport) -> str:
@@ -128,20 +113,11 @@ def _format_totals(report: PruneReport) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]} ({format_bytes(report.size_bytes)} of recorded values)"
 
 
-def _report_to_json(report: PruneReport) -> dict[str, Any]:
-    return {
-        "dry_run": report.dry_run,
-        "run_count": report.run_count,
-        "record_count": report.record_count,
-        "blob_count": report.blob_count,
-        "size_bytes": report.size_bytes,
-        "kept_by_reason": dict(report.kept_by_reason),
-    }
-
-
 def _print_report(report: PruneReport, prefix: str, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(_report_to_json(report)))
+        fields = to_json(report)
+        del fields["kept_examples"]
+        print(json.dumps(fields))
         return
     print(prefix + _format_totals(report))
     for why, count in report.kept_by_reason.most_common():

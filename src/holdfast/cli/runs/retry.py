@@ -10,12 +10,11 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import format_count, format_list, make_printable, to_one_line
-from holdfast.cli.shared.options import RETRYABLE_STATES, YES_HELP, format_example, json_changes_option, url_option
+from holdfast.cli.shared.options import RETRYABLE_STATES, command, json_changes_option, url_option, yes_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.parsing import parse_past_datetime
-from holdfast.cli.shared.store_access import get_run, open_client, run_client
+from holdfast.cli.shared.store_access import run_client
 from holdfast.client.client import Client
 from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
@@ -64,12 +63,10 @@ class RunSelection:
         return f"no run{whose} is {' or '.join(state.value for state in self.states)}{more}"
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast retry etl-acme",
-        "holdfast retry --workflow research --since 2h",
-        "holdfast retry --state failed --state dead --error 'status 503' --yes",
-    )
+@command(
+    "holdfast retry etl-acme",
+    "holdfast retry --workflow research --since 2h",
+    "holdfast retry --state failed --state dead --error 'status 503' --yes",
 )
 @click.argument("run_ids", metavar="[ID]...", nargs=-1)
 @click.option("--workflow", metavar="W", help="All failed runs of this workflow.")
@@ -89,7 +86,7 @@ class RunSelection:
 @click.option("--error", metavar="TEXT", help="Only runs with this text in the type or message of their error.")
 @run_again_option
 @click.option("--version", metavar="VERSION", help="Continue with the code of another version of the workflow.")
-@click.option("--yes", is_flag=True, help=YES_HELP)
+@yes_option
 @json_changes_option
 @url_option
 def retry(
@@ -144,8 +141,10 @@ def retry_selected(
 ) -> int:
     """Retry all runs that match, after a confirmation, and return the exit code."""
     runs: list[RunInfo] = []
-    run_in_loop(
-        _find_runs(url, selection, runs), format_progress=lambda: f"found {format_count(len(runs), 'run')} so far …"
+    run_client(
+        url,
+        lambda client: _find_runs(client, selection, runs),
+        format_progress=lambda: f"found {format_count(len(runs), 'run')} so far …",
     )
     if not runs:
         if not as_json:
@@ -168,14 +167,11 @@ def _format_confirmation(runs: Sequence[RunInfo]) -> str:
     return f"retry {many}, of {whose}?"
 
 
-async def _find_runs(url: str | None, selection: RunSelection, found: list[RunInfo]) -> None:
-    async with open_client(url) as client:
-        last = None
-        while page := await client.list(
-            state=selection.states, workflow=selection.workflow, limit=_PAGE_SIZE, before=last
-        ):
-            last = page[-1].id
-            found += [run for run in page if selection.matches(run)]
+async def _find_runs(client: Client, selection: RunSelection, found: list[RunInfo]) -> None:
+    last = None
+    while page := await client.list(state=selection.states, workflow=selection.workflow, limit=_PAGE_SIZE, before=last):
+        last = page[-1].id
+        found += [run for run in page if selection.matches(run)]
     # A retry of a parent includes the children that made it fail.
     ids = {run.id for run in found}
     found[:] = [run for run in found if run.parent not in ids]
@@ -183,7 +179,6 @@ async def _find_runs(url: str | None, selection: RunSelection, found: list[RunIn
 
 async def _retry(client: Client, run_id: str, run_again: bool, version: str | None) -> Outcome:
     try:
-        await get_run(client, run_id)
         before = await client.export(run_id)
         taken = find_rewound_records(before.run, before.records)
         children = find_reopened_children(before.run, taken, await _fetch_child_runs(client, taken))

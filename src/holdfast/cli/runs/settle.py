@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from holdfast.cli.shared.options import format_example, json_changes_option, url_option
+from holdfast.cli.shared.options import command, json_changes_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, change_each, print_outcomes
 from holdfast.cli.shared.parsing import parse_json_option, parse_step
 from holdfast.cli.shared.store_access import run_client
@@ -15,11 +15,7 @@ from holdfast.reports.run_info import RunInfo
 from holdfast.services.forks import NOT_GIVEN
 
 
-@click.command(
-    epilog=format_example(
-        'holdfast settle pay-17 charge --output \'{"receipt": "r-42"}\'', "holdfast settle pay-17 2 --did-not-happen"
-    )
-)
+@command('holdfast settle pay-17 charge --output \'{"receipt": "r-42"}\'', "holdfast settle pay-17 2 --did-not-happen")
 @click.argument("run_id", metavar="ID")
 @click.argument("step")
 @click.option("--output", metavar="JSON", help="It happened, and returned this (null, if nothing).")

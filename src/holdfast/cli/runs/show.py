@@ -34,9 +34,8 @@ from holdfast.cli.shared.formatting import (
     value_to_json,
     wrap_text,
 )
-from holdfast.cli.shared.options import format_example, json_option, url_option
-from holdfast.cli.shared.store_access import get_run, run_client, with_store_options
-from holdfast.client.client import Client
+from holdfast.cli.shared.options import command, json_option, url_option
+from holdfast.cli.shared.store_access import run_client, with_store_options
 from holdfast.codec import preview_arguments
 from holdfast.core.states import RunState
 from holdfast.reports.model_replies import parse_refusal_reason
@@ -58,11 +57,7 @@ _INTERNAL_FRAME = re.compile(r"[/\\](holdfast[/\\](core|engine|authoring|agents|
 """Frames between those of the user's code: this package, and the pool that plain steps run in."""
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast show etl-acme", "holdfast show research-7 --conversation --full", "holdfast show etl-acme --json"
-    )
-)
+@command("holdfast show etl-acme", "holdfast show research-7 --conversation --full", "holdfast show etl-acme --json")
 @click.argument("run_id", metavar="ID")
 @click.option("--conversation", is_flag=True, help="Of an agent's run: the conversation, instead of the journal.")
 @click.option("--full", is_flag=True, help="With --conversation: long texts, too, in full.")
@@ -84,12 +79,7 @@ def show(run_id: str, conversation: bool, full: bool, as_json: bool, url: str | 
 
 def show_run(url: str | None, run_id: str, *, as_json: bool) -> None:
     """Print the report of a run."""
-
-    async def fetch_report(client: Client) -> RunReport:
-        await get_run(client, run_id)  # its error names similar ids
-        return await client.describe(run_id, limit=None, full=True)
-
-    report = run_client(url, fetch_report)
+    report = run_client(url, lambda client: client.describe(run_id, limit=None, full=True))
     if as_json:
         print_json(to_json(report))
         return

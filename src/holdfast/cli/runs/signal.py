@@ -9,20 +9,16 @@ from typing import Any
 import click
 
 from holdfast.cli.shared.formatting import print_warning
-from holdfast.cli.shared.options import format_example, json_changes_option, url_option
+from holdfast.cli.shared.options import command, json_changes_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.parsing import parse_json_or_text
-from holdfast.cli.shared.store_access import build_run_not_found, run_client, try_get_run
+from holdfast.cli.shared.store_access import run_client, try_get_run
 from holdfast.client.client import Client
-from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.errors import HoldfastError
 from holdfast.reports.run_info import RunInfo
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast signal order-7 approved true", 'holdfast signal order-7 note "call first" --id note-from-ann'
-    )
-)
+@command("holdfast signal order-7 approved true", 'holdfast signal order-7 note "call first" --id note-from-ann')
 @click.argument("run_id", metavar="ID")
 @click.argument("name")
 @click.argument("value", required=False)
@@ -50,8 +46,6 @@ async def _send(client: Client, run_id: str, name: str, value: Any, dedup: str |
         before = await try_get_run(client, run_id)
         changed = await client.signal(run_id, name, value, id=dedup)
         run = await try_get_run(client, run_id)
-    except RunNotFound:
-        return await outcome_from_error(client, run_id, await build_run_not_found(client, run_id))
     except HoldfastError as error:
         return await outcome_from_error(client, run_id, error)
     message = (

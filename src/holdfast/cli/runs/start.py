@@ -10,8 +10,8 @@ from typing import Any, cast
 import click
 
 from holdfast.cli.shared.formatting import make_printable, print_error, print_json
-from holdfast.cli.shared.options import format_example, json_option, url_option
-from holdfast.cli.shared.parsing import parse_duration, parse_json_option
+from holdfast.cli.shared.options import command, duration_option, json_option, url_option
+from holdfast.cli.shared.parsing import parse_json_option
 from holdfast.cli.shared.store_access import run_client, try_get_run, with_store_options
 from holdfast.client.client import Client
 from holdfast.client.handle import Handle
@@ -19,7 +19,6 @@ from holdfast.core.states import RunState
 from holdfast.errors import NotAllowed, RunUnsuccessful, UnknownWorkflow
 from holdfast.reports.agent_result import AgentResult
 from holdfast.reports.formatting import value_to_json
-from holdfast.reports.run_info import RunInfo
 from holdfast.services.input_validation import parse_input
 from holdfast.services.json_form import to_json
 
@@ -27,13 +26,11 @@ Inputs = tuple[Sequence[Any], Mapping[str, Any]]
 """By position, and by name."""
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast start report acme",
-        "holdfast start order customer=acme amount=1200 --tag eu",
-        "holdfast start research 'What is entanglement?' --wait",
-        'holdfast start order --inputs \'{"customer": "acme", "amount": 1200}\' --id order-7',
-    )
+@command(
+    "holdfast start report acme",
+    "holdfast start order customer=acme amount=1200 --tag eu",
+    "holdfast start research 'What is entanglement?' --wait",
+    'holdfast start order --inputs \'{"customer": "acme", "amount": 1200}\' --id order-7',
 )
 @click.argument("workflow")
 @click.argument("arguments", metavar="[[NAME=]VALUE]...", nargs=-1)
@@ -43,7 +40,7 @@ Inputs = tuple[Sequence[Any], Mapping[str, Any]]
 @click.option("--key", metavar="KEY", help="Its key in the queue.")
 @click.option("--dedup", metavar="KEY", help="Join the unfinished run that was started with this KEY, if there is one.")
 @click.option("--priority", type=int, metavar="N", help="Among runs that are due, a higher priority starts first.")
-@click.option("--delay", type=parse_duration, metavar="DURATION", help="Start this much later: 90s, 10m, or 2h.")
+@duration_option("--delay", min_s=0, help="Start this much later: 90, '10 min', or 1h30m.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the run; may be repeated.")
 @click.option("--version", metavar="V", help="The version of its code. Default: the newest that is served.")
 @click.option("--wait", is_flag=True, help="Wait until it ends, and print what it returned.")
@@ -77,7 +74,8 @@ def start(
         args, kwargs = given or _parse_arguments(arguments, await _fetch_schema(client, workflow, options["version"]))
         handle = await client.options(**chosen).start(workflow, *args, **kwargs)
         run = await try_get_run(client, handle.run_id)
-        started = _started_to_json(handle.run_id, workflow, run)
+        state, stalled = (None, None) if run is None else (run.state.value, run.stall_advice)
+        started = {"id": handle.run_id, "workflow": workflow, "state": state, "stall_reason": stalled}
         if not as_json:
             # With --wait, stdout has the result alone, so that it can be piped.
             print(_describe_started(url, started), file=sys.stderr if wait else sys.stdout)
@@ -93,11 +91,6 @@ def start(
         return 0 if failure is None else 1
 
     sys.exit(run_client(url, start_run))
-
-
-def _started_to_json(run_id: str, workflow: str, run: RunInfo | None) -> dict[str, Any]:
-    state, stalled = (None, None) if run is None else (run.state.value, run.stall_advice)
-    return {"id": run_id, "workflow": workflow, "state": state, "stall_reason": stalled}
 
 
 def _describe_started(url: str | None, started: Mapping[str, Any]) -> str:

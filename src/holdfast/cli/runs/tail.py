@@ -12,7 +12,7 @@ from rich.text import Text
 from holdfast.admission.usage import NANO_PER_USD
 from holdfast.cli.runs.events import describe_event, is_problem
 from holdfast.cli.shared.formatting import create_console, make_printable, to_one_line
-from holdfast.cli.shared.options import STATES, format_example, json_option, url_option
+from holdfast.cli.shared.options import command, json_option, states_option, tag_option, url_option, workflow_option
 from holdfast.cli.shared.parsing import parse_past_datetime
 from holdfast.cli.shared.store_access import run_client
 from holdfast.client.client import Client
@@ -25,18 +25,12 @@ _MAX_TEXT_CHARS = 160
 """How much of an event is shown."""
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast tail",
-        "holdfast tail --state failed --state dead",
-        "holdfast tail --workflow research --since 1h --json",
-    )
+@command(
+    "holdfast tail", "holdfast tail --state failed --state dead", "holdfast tail --workflow research --since 1h --json"
 )
-@click.option("--workflow", metavar="W", help="Only runs of this workflow.")
-@click.option(
-    "--state", "states", multiple=True, type=click.Choice(STATES), help="Only runs in this state; may be repeated."
-)
-@click.option("--tag", metavar="T", help="Only runs with this tag.")
+@workflow_option
+@states_option
+@tag_option
 @click.option(
     "--since",
     type=parse_past_datetime,

@@ -36,6 +36,7 @@ _MAX_TEXT_CHARS = 120
 """How much of a model's text is shown below its call; ``--conversation`` shows the rest."""
 
 _STEP_LABEL = RecordKind.STEP.label
+_KIND_STYLES = {_STEP_LABEL: "", RecordKind.COMPENSATION.label: "magenta", RecordKind.CANCEL.label: "magenta"}
 
 
 class _Row(NamedTuple):
@@ -81,8 +82,10 @@ def _build_cells(row: _Row, report: RunReport, max_name_width: int | None) -> tu
     if entry is None:
         return "–", name, "", "", "", "skipped"
     took = format_duration(entry.duration_s) if entry.duration_s is not None and entry.worker_id else ""
-    outcome = _format_group_outcome(row.group, report) if row.group else _format_outcome(entry)
-    styled_name = Text(name, _get_style(entry.kind))
+    outcome = _format_outcome(entry)
+    if row.group:
+        outcome = [("ok", "green"), (f", the last at {_format_offset(row.group[-1], report)}", "")]
+    styled_name = Text(name, _KIND_STYLES.get(entry.kind, "blue"))
     return row.number, styled_name, row.time, took, str(entry.worker_id or "–"), Text.assemble(*outcome)
 
 
@@ -230,12 +233,6 @@ def _format_name(entry: JournalEntry) -> str:
     return to_one_line(f"{entry.kind} {entry.name}")
 
 
-def _get_style(kind: str) -> str:
-    return {_STEP_LABEL: "", RecordKind.COMPENSATION.label: "magenta", RecordKind.CANCEL.label: "magenta"}.get(
-        kind, "blue"
-    )
-
-
 _OUTCOME_STYLES = {
     "ok": ("ok", "green"),
     "failed": ("failed", "red"),
@@ -260,10 +257,6 @@ def _format_outcome(entry: JournalEntry) -> list[tuple[str, str]]:
     if entry.replay_count > 0:
         parts.append((f", replayed ×{entry.replay_count}", "dim"))
     return parts
-
-
-def _format_group_outcome(entries: Sequence[JournalEntry], report: RunReport) -> list[tuple[str, str]]:
-    return [("ok", "green"), (f", the last at {_format_offset(entries[-1], report)}", "")]
 
 
 # Related runs

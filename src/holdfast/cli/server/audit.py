@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import click
-
-from holdfast.cli.shared.formatting import format_local_time, print_json, to_one_line
-from holdfast.cli.shared.options import format_example, json_option, limit_option, url_option
+from holdfast.cli.shared.formatting import format_local_time, to_one_line
+from holdfast.cli.shared.options import command, json_option, limit_option, url_option
 from holdfast.cli.shared.store_access import run_client
-from holdfast.cli.shared.tables import print_table
-from holdfast.services.json_form import to_json
+from holdfast.cli.shared.tables import print_listing
 
 
-@click.command(epilog=format_example("holdfast audit --limit 20", "holdfast audit --namespace acme --json"))
+@command("holdfast audit --limit 20", "holdfast audit --namespace acme --json")
 @limit_option
 @json_option("A JSON array of entries, each as in `GET /v1/audit`.")
 @url_option
@@ -22,12 +19,6 @@ def audit(limit: int, as_json: bool, url: str | None) -> None:
     line, or by programs that open the store themselves.
     """
     found = run_client(url, lambda client: client.audit(limit))
-    if as_json:
-        print_json(to_json(found))
-        return
-    if not found:
-        print("no changes were requested through a server in this namespace yet")
-        return
     header = ("when", "outcome", "action", "target", "key", "from")
     rows = [
         (
@@ -40,4 +31,5 @@ def audit(limit: int, as_json: bool, url: str | None) -> None:
         )
         for one in found
     ]
-    print_table(header, rows)
+    empty_text = "no changes were requested through a server in this namespace yet"
+    print_listing(found, header, rows, as_json=as_json, empty_text=empty_text)

@@ -16,7 +16,6 @@ from holdfast.cli.shared.formatting import (
     format_local_time,
     make_printable,
     print_error,
-    print_json,
     to_one_line,
 )
 from holdfast.cli.shared.group import CommandGroup
@@ -24,7 +23,7 @@ from holdfast.cli.shared.options import database_option, format_example, json_op
 from holdfast.cli.shared.outcomes import error_to_json
 from holdfast.cli.shared.parsing import parse_future_datetime
 from holdfast.cli.shared.store_access import open_client, resolve_store, run_client
-from holdfast.cli.shared.tables import print_table
+from holdfast.cli.shared.tables import print_listing
 from holdfast.client.client import Client
 from holdfast.client.http.server_endpoint import is_server_url
 from holdfast.errors import HoldfastError
@@ -101,15 +100,11 @@ def create(
 
 
 async def _create_key(url: str | None, name: str, scopes: Sequence[str], expires_at: datetime | None) -> CreatedApiKey:
-    if is_server_url(url):
-        async with open_client(url) as client:
-            return await client.keys.create(name, scopes, expires_at=expires_at)
-    resolve_store(url)  # it refuses a store that exists in this process only
-    client = Client(resolve_store_url(url))
-    try:  # the database is created if needed: a key may be the first thing in it
+    if not is_server_url(url):
+        _, url = resolve_store(url)  # it refuses a store that exists in this process only
+    # The database is created if needed, because a key may be the first thing in it.
+    async with open_client(url) if is_server_url(url) else Client(url) as client:
         return await client.keys.create(name, scopes, expires_at=expires_at)
-    finally:
-        await client.close()
 
 
 @keys.command(name="list", epilog=format_example("holdfast keys list", "holdfast keys list --namespace acme --json"))
@@ -119,12 +114,6 @@ async def _create_key(url: str | None, name: str, scopes: Sequence[str], expires
 def list_(as_json: bool, namespace: str | None, url: str | None) -> None:
     """List keys, including revoked and expired ones; never the secret."""
     found = run_client(_get_key_store_url(url), lambda client: client.keys.list(namespace))
-    if as_json:
-        print_json(to_json(found))
-        return
-    if not found:
-        print("no key was made yet: `holdfast keys create NAME --scope read` makes one")
-        return
     now = time.time()
     header = ("id", "name", "namespace", "scopes", "made", "state")
     rows = [
@@ -138,7 +127,8 @@ def list_(as_json: bool, namespace: str | None, url: str | None) -> None:
         )
         for key in found
     ]
-    print_table(header, rows)
+    empty_text = "no key was made yet: `holdfast keys create NAME --scope read` makes one"
+    print_listing(found, header, rows, as_json=as_json, empty_text=empty_text)
 
 
 def _format_state(key: ApiKey, now: float) -> str:

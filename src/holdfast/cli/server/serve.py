@@ -5,16 +5,20 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.shared.event_loop import run_in_loop
-from holdfast.cli.shared.options import format_example, log_options, set_up_log, store_only_option
-from holdfast.cli.shared.parsing import parse_duration
+from holdfast.cli.shared.options import (
+    command,
+    count_option,
+    duration_option,
+    log_options,
+    set_up_log,
+    store_only_option,
+)
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast serve",
-        "holdfast serve --host 0.0.0.0 --host-name agents.example.com --tls-cert cert.pem --tls-key key.pem",
-        "holdfast serve --trust-proxy 10.0.0.7 --host-name agents.example.com",
-    )
+@command(
+    "holdfast serve",
+    "holdfast serve --host 0.0.0.0 --host-name agents.example.com --tls-cert cert.pem --tls-key key.pem",
+    "holdfast serve --trust-proxy 10.0.0.7 --host-name agents.example.com",
 )
 @click.option(
     "--host",
@@ -63,22 +67,8 @@ from holdfast.cli.shared.parsing import parse_duration
     metavar="N",
     help="Maximum requests per second of one key, counted by each server on its own.",
 )
-@click.option(
-    "--max-streams",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of event streams that one key may have open at once.",
-)
-@click.option(
-    "--keep-audit",
-    type=parse_duration,
-    default="90d",
-    show_default=True,
-    metavar="TIME",
-    help="How long entries of the audit log are kept.",
-)
+@count_option("--max-streams", default=256, help="Maximum number of event streams that one key may have open at once.")
+@duration_option("--keep-audit", min_s=0, default="90 days", help="How long entries of the audit log are kept.")
 @click.option(
     "--allow-webhook-to",
     "webhook_hosts",
@@ -86,14 +76,12 @@ from holdfast.cli.shared.parsing import parse_duration
     metavar="HOST",
     help="A host in a private network that webhooks may be sent to; may be repeated.",
 )
-@click.option(
+@duration_option(
     "--grace",
     "grace_s",
-    type=click.FloatRange(min=1.0),
-    default=10.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds that requests in flight get to finish when the server stops.",
+    min_s=1,
+    default="10 s",
+    help="How long requests in flight may take to finish when the server stops.",
 )
 @log_options
 @store_only_option("a server serves a store, give its URL.")

@@ -14,43 +14,33 @@ from rich.text import Text
 
 from holdfast.core.states import RunState
 from holdfast.reports.formatting import (
-    format_bytes,
-    format_command,
-    format_count,
-    format_duration,
-    format_iso,
-    format_list,
-    make_printable,
-    to_one_line,
-    value_to_json,
+    format_bytes as format_bytes,
+)
+from holdfast.reports.formatting import (
+    format_command as format_command,
+)
+from holdfast.reports.formatting import (
+    format_count as format_count,
+)
+from holdfast.reports.formatting import (
+    format_duration as format_duration,
+)
+from holdfast.reports.formatting import (
+    format_iso as format_iso,
+)
+from holdfast.reports.formatting import (
+    format_list as format_list,
+)
+from holdfast.reports.formatting import (
+    make_printable as make_printable,
+)
+from holdfast.reports.formatting import (
+    to_one_line as to_one_line,
+)
+from holdfast.reports.formatting import (
+    value_to_json as value_to_json,
 )
 from holdfast.reports.run_info import RunErrorInfo
-
-__all__ = [
-    "LABEL_WIDTH",
-    "PLAN_MARKS",
-    "STATE_STYLES",
-    "UNLIMITED_WIDTH",
-    "create_console",
-    "format_ago",
-    "format_bytes",
-    "format_command",
-    "format_count",
-    "format_duration",
-    "format_error",
-    "format_iso",
-    "format_list",
-    "format_local_time",
-    "format_time_and_age",
-    "make_printable",
-    "print_error",
-    "print_field",
-    "print_json",
-    "print_warning",
-    "to_one_line",
-    "value_to_json",
-    "wrap_text",
-]
 
 UNLIMITED_WIDTH = 10_000
 """The width of a line in a file or a pipe: nothing is cut or wrapped there."""

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import click
 
-from holdfast.cli.shared.group import F
+from holdfast.cli.shared.group import CommandGroup, F, list_by_default
+from holdfast.cli.shared.parsing import DurationType
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 from holdfast.log_output import FORMATS, LEVELS, configure_logging
@@ -20,8 +21,6 @@ DEFAULT_LIMIT = 50
 STATES = tuple(state.value for state in RunState)
 TERMINAL_STATES = tuple(state.value for state in RunState if state.is_terminal)
 RETRYABLE_STATES = tuple(state for state in TERMINAL_STATES if state != RunState.COMPLETED)
-
-YES_HELP = "Do not ask for confirmation. Required where nobody can answer."
 
 _STORE_OR_SERVER_HELP = "The store, or a server (https://...)"
 
@@ -108,6 +107,20 @@ def set_up_log(name: str, level: str | None, log_format: str | None) -> Callable
     return logging.getLogger(name).info if log_format == "json" else functools.partial(click.echo, err=True)
 
 
+def duration_option(
+    *names: str, help: str, default: str | None = None, min_s: float | None = None, max_s: float | None = None
+) -> Callable[[F], F]:
+    """An option for a duration, which the command gets in seconds."""
+    return click.option(
+        *names, type=DurationType(min_s=min_s, max_s=max_s), default=default, show_default=True, help=help
+    )
+
+
+def count_option(name: str, *, default: int, help: str) -> Callable[[F], F]:
+    """An option for a number of things, at least 1."""
+    return click.option(name, type=click.IntRange(min=1), default=default, show_default=True, metavar="N", help=help)
+
+
 def json_option(help_text: str) -> Callable[[F], F]:
     """``--json``; ``help_text`` says what it prints."""
     return click.option("--json", "as_json", is_flag=True, help=help_text)
@@ -119,15 +132,34 @@ json_changes_option = json_option(
 )
 """For a command that changes runs."""
 
-limit_option = click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=DEFAULT_LIMIT,
-    show_default=True,
-    help="Maximum number of results.",
+limit_option = count_option("--limit", default=DEFAULT_LIMIT, help="Maximum number of results.")
+workflow_option = click.option("--workflow", metavar="W", help="Only runs of this workflow.")
+states_option = click.option(
+    "--state", "states", multiple=True, type=click.Choice(STATES), help="Only runs in this state; may be repeated."
 )
+tag_option = click.option("--tag", metavar="T", help="Only runs with this tag.")
+before_option = click.option(
+    "--before", metavar="ID", help="Continue after this run, the last one of the previous page."
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Delete nothing; only report what would be deleted.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required where nobody can answer.")
+name_argument = click.argument("name")
 run_ids_argument = click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
+
+
+def command(*examples: str, name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command with these examples in its help. By default its name is that of the function."""
+    return click.command(name, epilog=format_example(*examples))
+
+
+def listing_group(*examples: str) -> Callable[[Callable[..., Any]], CommandGroup]:
+    """A group of commands that lists what there is if no command is named. It needs ``url_option``."""
+
+    def declare(command: Callable[..., Any]) -> CommandGroup:
+        group = click.group(cls=CommandGroup, invoke_without_command=True, epilog=format_example(*examples))
+        return group(list_by_default(command))
+
+    return declare
 
 
 def format_example(*lines: str) -> str:

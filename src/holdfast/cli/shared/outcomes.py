@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.cli.shared.formatting import make_printable, print_error
-from holdfast.cli.shared.store_access import get_run, with_store_options
+from holdfast.cli.shared.store_access import build_run_not_found, with_store_options
 from holdfast.client.client import Client
 from holdfast.errors import HoldfastError, RunNotFound, ServerError
 from holdfast.reports.run_info import RunInfo
@@ -52,7 +52,7 @@ async def change_each(
     outcomes: list[Outcome] = []
     for run_id in run_ids:
         try:
-            before = await get_run(client, run_id)
+            before = await client.get(run_id)
             changed = await action(run_id)
             run = await client.get(run_id)
         except HoldfastError as error:
@@ -64,6 +64,8 @@ async def change_each(
 
 async def outcome_from_error(client: Client, run_id: str, error: HoldfastError) -> Outcome:
     """The outcome for a run that could not be changed."""
+    if isinstance(error, RunNotFound):
+        return Outcome(run_id, None, error=await build_run_not_found(client, error.run_id))
     try:
         run = await client.get(run_id)
     except (RunNotFound, ServerError):
@@ -83,6 +85,12 @@ def print_outcomes(url: str | None, outcomes: Sequence[Outcome], *, as_json: boo
             if outcome.stall_reason:
                 print(make_printable(with_store_options(url, outcome.stall_reason)))
     return 1 if any(outcome.error is not None for outcome in outcomes) else 0
+
+
+def print_change(as_json: bool, *, name: str, changed: bool, message: str, **fields: str | None) -> None:
+    """Print the message about a change to something other than a run, or with ``as_json`` all of this as an object."""
+    change = {"name": name, "changed": changed, "message": message, **fields}
+    print(json.dumps(change) if as_json else make_printable(message))
 
 
 def error_to_json(error: HoldfastError | None) -> dict[str, str] | None:

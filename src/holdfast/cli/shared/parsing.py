@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import click
 
-_DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?) *(s|m|min|h|d|w)", re.IGNORECASE)
-_DAYS_AGO_PATTERN = re.compile(r"(\d+) *(d|w)", re.IGNORECASE)
-_UNIT_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+from holdfast.admission.durations import duration_to_seconds
+from holdfast.errors import UsageError
+
+
+class DurationType(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - click 8.1 takes none
+    """A duration as Python code gives it, in seconds: a number of seconds, or text such as ``15 min`` or ``1h 30m``."""
+
+    name = "duration"
+
+    def __init__(self, *, min_s: float | None = None, max_s: float | None = None) -> None:
+        self._min_s = min_s
+        """The shortest one; ``None``: any that is longer than zero."""
+        self._max_s = max_s
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse what was typed, or the default."""
+        try:
+            seconds = _parse_duration(value, may_be_zero=self._min_s == 0)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+        if self._min_s is not None and seconds < self._min_s:
+            self.fail(f"duration {value}: at least {self._min_s:g} s is needed.", param, ctx)
+        if self._max_s is not None and seconds > self._max_s:
+            self.fail(f"duration {value}: at most {self._max_s:g} s is possible.", param, ctx)
+        return seconds
+
+
+def _parse_duration(text: str, *, may_be_zero: bool) -> float:
+    try:
+        duration: float | str = float(text)
+    except ValueError:
+        duration = text
+    return duration_to_seconds(duration, "duration", may_be_zero=may_be_zero)
 
 
 def parse_past_datetime(text: str) -> datetime:
@@ -26,8 +55,8 @@ def parse_future_datetime(text: str) -> datetime:
 
 def _parse_datetime(text: str, direction: int, example: str, duration_hint: str) -> datetime:
     try:
-        if found := _DURATION_PATTERN.fullmatch(text.strip()):
-            return datetime.now().astimezone() + direction * timedelta(seconds=_match_to_seconds(found))
+        if (offset := _try_parse_offset(text)) is not None:
+            return datetime.now().astimezone() + direction * offset
         return datetime.fromisoformat(text.strip()).astimezone()
     except (ValueError, OverflowError, OSError):
         raise click.BadParameter(
@@ -39,25 +68,23 @@ def _parse_datetime(text: str, direction: int, example: str, duration_hint: str)
 def parse_day(text: str) -> date:
     """A date in UTC, or how many days or weeks ago."""
     try:
-        if ago := _DAYS_AGO_PATTERN.fullmatch(text.strip()):
-            return datetime.now(UTC).date() - timedelta(seconds=_match_to_seconds(ago))
-        return date.fromisoformat(text.strip())
+        if (offset := _try_parse_offset(text)) is None:
+            return date.fromisoformat(text.strip())
+        if offset % timedelta(days=1):
+            raise ValueError(text)
+        return datetime.now(UTC).date() - offset
     except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{text!r} is not a day: give a date such as 2026-11-15, or how long ago it was, such as 7d or 4w."
         ) from None
 
 
-def parse_duration(text: str) -> float:
-    """A duration, in seconds."""
-    found = _DURATION_PATTERN.fullmatch(text.strip())
-    if found is None:
-        raise click.BadParameter(f"{text!r} is not a duration: give one such as 90m, 12h or 30d.")
-    return _match_to_seconds(found)
-
-
-def _match_to_seconds(match: re.Match[str]) -> float:
-    return float(match[1]) * _UNIT_SECONDS[match[2].lower()]
+def _try_parse_offset(text: str) -> timedelta | None:
+    """A duration with a unit. A bare number is not one here: ``20261115`` is a date."""
+    try:
+        return timedelta(seconds=duration_to_seconds(text, "duration", may_be_zero=True))
+    except UsageError:
+        return None
 
 
 def parse_json_or_text(text: str) -> Any:

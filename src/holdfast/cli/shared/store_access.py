@@ -15,7 +15,7 @@ import shlex
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.cli.shared.event_loop import await_with_progress, run_in_loop
 from holdfast.cli.shared.formatting import format_command, format_list
@@ -28,9 +28,6 @@ from holdfast.stores.encrypted import unwrap_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import create_store, is_temporal, redact_url, resolve_store_url, split_namespace
-
-if TYPE_CHECKING:
-    from holdfast.client.http.client import HttpClient
 
 T = TypeVar("T")
 
@@ -84,16 +81,12 @@ def resolve_store(url: str | None) -> tuple[Store, str]:
     return store, target
 
 
-def create_server_client(url: str | None) -> HttpClient:
-    """A client of the server at ``url``."""
-    from holdfast.client.http.client import HttpClient
-
-    return HttpClient(url)
-
-
 @asynccontextmanager
 async def open_client(url: str | None) -> AsyncGenerator[Client]:
-    """A client of the store at ``url``, which must exist, or of a server."""
+    """A client of the store at ``url``, which must exist, or of a server.
+
+    A ``RunNotFound`` that is raised with it names similar ids.
+    """
     if not is_server_url(url):
         store, url = resolve_store(url)
         await _await_opening(url, _check_store_present(store, url))
@@ -101,18 +94,25 @@ async def open_client(url: str | None) -> AsyncGenerator[Client]:
     try:
         await _await_opening(url, client.open(OPEN_TIMEOUT_S))
         yield client
+    except RunNotFound as error:
+        raise await build_run_not_found(client, error.run_id) from None
     finally:
         await client.close()
 
 
-def run_client(url: str | None, request: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+def run_client(
+    url: str | None,
+    request: Callable[[Client], Coroutine[Any, Any, T]],
+    *,
+    format_progress: Callable[[], str] | None = None,
+) -> T:
     """Open a client of the store or the server at ``url``, and await what ``request`` asks of it."""
 
     async def run() -> T:
         async with open_client(url) as client:
             return await request(client)
 
-    return run_in_loop(run())
+    return run_in_loop(run(), format_progress=format_progress)
 
 
 @asynccontextmanager
@@ -157,14 +157,6 @@ async def _check_store_present(store: Store, url: str) -> None:
     place = split_namespace(store.url)[0]
     others = f" (there are {format_list(known)})" if known else ""
     raise UsageError(f"there is no namespace {store.namespace!r} in {place} yet{others}. {_CREATION_HINT}")
-
-
-async def get_run(client: Client, run_id: str) -> RunInfo:
-    """The run with this id. If there is none, the error names similar ids."""
-    try:
-        return await client.get(run_id)
-    except RunNotFound:
-        raise await build_run_not_found(client, run_id) from None
 
 
 async def build_run_not_found(client: Client, run_id: str) -> RunNotFound:

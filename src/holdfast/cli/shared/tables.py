@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from rich.text import Text
 
-from holdfast.cli.shared.formatting import create_console
+from holdfast.cli.shared.formatting import create_console, make_printable, print_json
+from holdfast.services.json_form import to_json
 
 Cell = str | Text
 """Text for a cell with a style."""
@@ -43,3 +45,28 @@ def print_table(
     for index, line in enumerate(lines):
         line.rstrip()
         out.print(Text(" " * indent).append(line), style=header_style if header and index == 0 else "")
+
+
+def print_listing(
+    items: Sequence[Any],
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    as_json: bool,
+    empty_text: str,
+    right_columns: Collection[int] = (),
+) -> None:
+    """Print what a command lists: as JSON, or as a table with a row for each item, or ``empty_text``."""
+    if as_json:
+        print_json(to_json(items))
+    elif items:
+        print_table(header, rows, right_columns=right_columns)
+    else:
+        create_console().print(empty_text)
+
+
+def print_lines(lines: Iterable[str], style: str = "") -> None:
+    """Print lines of recorded text."""
+    out = create_console()
+    for line in lines:
+        out.print(Text(make_printable(line), style))

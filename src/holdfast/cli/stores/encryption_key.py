@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.shared.options import format_example
+from holdfast.cli.shared.options import command
 from holdfast.codec import AesEncryption
 
 
-@click.command(
-    "encryption-key",
-    epilog=format_example("holdfast encryption-key > key", "export HOLDFAST_ENCRYPTION_KEYS=$(cat key)"),
-)
+@command("holdfast encryption-key > key", "export HOLDFAST_ENCRYPTION_KEYS=$(cat key)", name="encryption-key")
 def encryption_key() -> None:
     """Create a key to encrypt what is recorded, and print it.
 

@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import print_json
-from holdfast.cli.shared.options import database_option, format_example, json_option, store_only_option
+from holdfast.cli.shared.options import command, database_option, json_option, store_only_option
 from holdfast.cli.shared.store_access import is_existing_file, resolve_store
 from holdfast.errors import StoreError
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
@@ -19,7 +19,7 @@ from holdfast.stores.sqlite.inspection import is_holdfast_file, read_facts
 from holdfast.stores.urls import is_temporal, split_namespace
 
 
-@click.command(epilog=format_example("holdfast namespaces", "holdfast namespaces --json"))
+@command("holdfast namespaces", "holdfast namespaces --json")
 @json_option("A JSON array of names.")
 @store_only_option(
     "a server knows by the key whose runs are meant, and `holdfast doctor` tells which namespace that is.",

@@ -6,27 +6,24 @@ from typing import Any
 
 import click
 
-from holdfast.cli.shared.formatting import create_console, format_duration, make_printable, print_json, to_one_line
-from holdfast.cli.shared.group import CommandGroup, list_by_default
-from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.formatting import format_duration, make_printable, print_json, to_one_line
+from holdfast.cli.shared.options import command, duration_option, format_example, json_option, listing_group, url_option
 from holdfast.cli.shared.parsing import parse_json_or_text
 from holdfast.cli.shared.store_access import run_client, try_get_run
-from holdfast.cli.shared.tables import print_table
+from holdfast.cli.shared.tables import print_listing
 from holdfast.client.client import Client
 from holdfast.errors import NotAllowed, RunNotFound
 from holdfast.services.addresses import AddressInfo
 from holdfast.services.json_form import to_json
 
 
-@click.command(
-    epilog=format_example(
-        'holdfast send data-pipeline \'{"customer": "acme"}\'', "holdfast send mailer hello --id mail-7 --deadline 60"
-    )
+@command(
+    'holdfast send data-pipeline \'{"customer": "acme"}\'', "holdfast send mailer hello --id mail-7 --deadline '1 min'"
 )
 @click.argument("address")
 @click.argument("payload", required=False)
 @click.option("--id", "id_", metavar="ID", help="The run's id. Sending again with the same ID joins the same run.")
-@click.option("--deadline", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds until it must end.")
+@duration_option("--deadline", help="How long until it must end.")
 @json_option("A JSON object: id, address, state, created (the last two may be null if the key cannot read).")
 @url_option
 def send(
@@ -65,31 +62,15 @@ async def _is_new(client: Client, run_id: str) -> bool | None:
     return False
 
 
-@click.group(
-    cls=CommandGroup,
-    invoke_without_command=True,
-    epilog=format_example(
-        "holdfast addresses", "holdfast addresses set data-pipeline --max-deliveries 5 --deadline 3600"
-    ),
-)
+@listing_group("holdfast addresses", "holdfast addresses set data-pipeline --max-deliveries 5 --deadline 1h")
 @json_option("A JSON array of addresses, each as in `GET /v1/addresses`.")
 @url_option
-@list_by_default
 def addresses(as_json: bool, url: str | None) -> None:
     """List addresses, which agents in other frameworks and languages listen on.
 
     An address exists as soon as something is sent to it or a process listens on it.
     """
     found = run_client(url, lambda client: client.addresses.list())
-    if as_json:
-        print_json(to_json(found))
-        return
-    if not found:
-        create_console().print(
-            "no addresses yet: one exists as soon as something is sent to it (`holdfast send NAME`) or a process "
-            "listens on it"
-        )
-        return
     rows = [
         (
             to_one_line(one.name),
@@ -100,7 +81,12 @@ def addresses(as_json: bool, url: str | None) -> None:
         )
         for one in found
     ]
-    print_table(("address", "deliveries", "deadline", "lease", "delivered"), rows, right_columns=(1,))
+    header = ("address", "deliveries", "deadline", "lease", "delivered")
+    empty_text = (
+        "no addresses yet: one exists as soon as something is sent to it (`holdfast send NAME`) or a process "
+        "listens on it"
+    )
+    print_listing(found, header, rows, as_json=as_json, empty_text=empty_text, right_columns=(1,))
 
 
 def _describe_delivery(address: AddressInfo) -> str:
@@ -112,7 +98,7 @@ def _describe_delivery(address: AddressInfo) -> str:
 
 
 @addresses.command(
-    name="set", epilog=format_example("holdfast addresses set data-pipeline --max-deliveries 5 --lease 60")
+    name="set", epilog=format_example("holdfast addresses set data-pipeline --max-deliveries 5 --lease '1 min'")
 )
 @click.argument("name")
 @click.option(
@@ -121,18 +107,11 @@ def _describe_delivery(address: AddressInfo) -> str:
     metavar="N",
     help="Deliveries that may fail, or whose listener may die while it holds nothing else, without a new step.",
 )
-@click.option(
-    "--deadline", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds until a run must have ended."
-)
+@duration_option("--deadline", help="How long until a run must have ended.")
 @click.option("--no-deadline", is_flag=True, help="No deadline for runs.")
-@click.option(
-    "--lease", type=click.FloatRange(min=1), metavar="S", help="Seconds of silence after which a listener is dead."
-)
-@click.option(
-    "--webhook-timeout",
-    type=click.FloatRange(min=1, max=300),
-    metavar="S",
-    help="Seconds until a request to the webhook must be answered.",
+@duration_option("--lease", min_s=1, help="How long a listener may be silent before it counts as dead.")
+@duration_option(
+    "--webhook-timeout", min_s=1, max_s=300, help="How long until a request to the webhook must be answered."
 )
 @json_option("A JSON object, as from `PUT /v1/addresses/{name}`, and `changed`.")
 @url_option

@@ -8,20 +8,16 @@ import click
 from rich.text import Text
 
 from holdfast.cli.shared.formatting import (
-    create_console,
     format_ago,
     format_command,
     format_count,
-    make_printable,
-    print_json,
     to_one_line,
 )
-from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.options import command, json_option, url_option
 from holdfast.cli.shared.store_access import run_client, with_store_options
-from holdfast.cli.shared.tables import print_table
+from holdfast.cli.shared.tables import print_lines, print_listing
 from holdfast.core.states import RunState
 from holdfast.services.health import Health, HealthState
-from holdfast.services.json_form import to_json
 
 _HEALTH_STYLES = {
     HealthState.SERVING: "green",
@@ -34,7 +30,7 @@ _SHOWN_STATES = (RunState.RUNNING, RunState.WAITING, RunState.PENDING, RunState.
 """States that need attention, or soon will. Ended runs are counted together."""
 
 
-@click.command(epilog=format_example("holdfast agents", "holdfast agents --all --json"))
+@command("holdfast agents", "holdfast agents --all --json")
 @click.option("--all", "include_workflows", is_flag=True, help="Workflows as well.")
 @json_option("A JSON array of agents, each as in `GET /v1/agents`.")
 @url_option
@@ -46,14 +42,6 @@ def agents(include_workflows: bool, as_json: bool, url: str | None) -> None:
     """
     found = [one for one in run_client(url, lambda client: client.health()) if include_workflows or one.is_agent]
     now = time.time()
-    if as_json:
-        print_json(to_json(found))
-        return
-    out = create_console()
-    if not found:
-        what = "workflow or agent" if include_workflows else "agent"
-        out.print(f"no worker has announced any {what} yet: `holdfast worker module:agent` serves one")
-        return
     header = ("workflow" if include_workflows else "agent", "state", "workers", "last heartbeat", "runs")
     rows = [
         (
@@ -65,10 +53,11 @@ def agents(include_workflows: bool, as_json: bool, url: str | None) -> None:
         )
         for one in found
     ]
-    print_table(header, rows)
-    for one in found:
-        if (advice := _build_advice(one)) is not None:
-            out.print(make_printable(with_store_options(url, advice)))
+    what = "workflow or agent" if include_workflows else "agent"
+    empty_text = f"no worker has announced any {what} yet: `holdfast worker module:agent` serves one"
+    print_listing(found, header, rows, as_json=as_json, empty_text=empty_text)
+    if not as_json:
+        print_lines(with_store_options(url, advice) for one in found if (advice := _build_advice(one)))
 
 
 def _format_runs(health: Health) -> str:

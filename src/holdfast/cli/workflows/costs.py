@@ -10,7 +10,7 @@ from rich.text import Text
 
 from holdfast.admission.usage import Usage
 from holdfast.cli.shared.formatting import create_console, format_count, print_json, to_one_line
-from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.options import command, json_option, url_option
 from holdfast.cli.shared.parsing import parse_day
 from holdfast.cli.shared.store_access import run_client
 from holdfast.cli.shared.tables import Cell, print_table
@@ -22,7 +22,7 @@ _HEADER = ("day", "agent", "runs", "model", "calls", "tokens in", "cached", "tok
 _NUMBER_COLUMNS = (2, 4, 5, 6, 7, 8)
 
 
-@click.command(epilog=format_example("holdfast costs", "holdfast costs --since 2026-11-01 --workflow research --json"))
+@command("holdfast costs", "holdfast costs --since 2026-11-01 --workflow research --json")
 @click.option(
     "--since", type=parse_day, metavar="DAY", help="The first day: 2026-11-01, or 7d ago. Default: 30 days ago."
 )

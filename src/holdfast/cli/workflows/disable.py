@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 
 import click
 
@@ -16,7 +15,7 @@ from holdfast.cli.shared.formatting import (
     print_json,
     to_one_line,
 )
-from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.options import command, json_option, url_option
 from holdfast.cli.shared.store_access import format_store_command, run_client, with_store_options
 from holdfast.cli.shared.tables import print_table
 from holdfast.client.client import Client
@@ -28,11 +27,7 @@ from holdfast.services.lookup import suggest_name
 from holdfast.services.stalls import explain_unserved
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast disable researcher", 'holdfast disable researcher --reason "wrong prices"', "holdfast disable"
-    )
-)
+@command("holdfast disable researcher", 'holdfast disable researcher --reason "wrong prices"', "holdfast disable")
 @click.argument("workflow", required=False)
 @click.option("--reason", default="", help="Why, for others to read.")
 @json_option(
@@ -53,7 +48,7 @@ def disable(workflow: str | None, reason: str, as_json: bool, url: str | None) -
         _set_enabled(url, workflow, enabled=False, reason=reason, as_json=as_json)
 
 
-@click.command(epilog=format_example("holdfast enable researcher"))
+@command("holdfast enable researcher")
 @click.argument("workflow")
 @json_option("A JSON object: workflow, disabled, changed, run_count (unfinished runs), stall_reason, message.")
 @url_option
@@ -64,7 +59,10 @@ def enable(workflow: str, as_json: bool, url: str | None) -> None:
 
 def _set_enabled(url: str | None, workflow: str, *, enabled: bool, reason: str, as_json: bool) -> None:
     async def change(client: Client) -> tuple[bool, Health]:
-        _check_known(client.url, workflow, [one.name for one in await client.health()])
+        known = [one.name for one in await client.health()]
+        if workflow not in known:  # a mistyped name must not look as if something was disabled
+            hint = suggest_name(workflow, known)
+            raise UnknownWorkflow(f"there is no workflow {workflow!r} in {client.url}, so nothing changed: {hint}")
         changed = await (client.enable(workflow) if enabled else client.disable(workflow, reason=reason))
         [health] = [one for one in await client.health() if one.name == workflow]
         return changed, health
@@ -90,15 +88,6 @@ def _set_enabled(url: str | None, workflow: str, *, enabled: bool, reason: str, 
 def count_unfinished_runs(health: Health) -> int:
     """The number of runs of a workflow that have not ended."""
     return sum(count for state, count in health.run_counts.items() if state in UNFINISHED_STATES)
-
-
-def _check_known(url: str, workflow: str, known: Sequence[str]) -> None:
-    """Raise ``UnknownWorkflow`` for a mistyped name: it must not look as if something was disabled."""
-    if workflow in known:
-        return
-    raise UnknownWorkflow(
-        f"there is no workflow {workflow!r} in {url}, so nothing changed: {suggest_name(workflow, known)}"
-    )
 
 
 def _describe_enabled(workflow: str, run_count: int, changed: bool) -> str:

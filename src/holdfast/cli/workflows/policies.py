@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from holdfast.cli.shared.formatting import (
-    create_console,
     format_count,
-    make_printable,
-    print_json,
     to_one_line,
 )
-from holdfast.cli.shared.group import CommandGroup, list_by_default
-from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.options import format_example, json_option, listing_group, url_option
+from holdfast.cli.shared.outcomes import print_change
 from holdfast.cli.shared.store_access import run_client
-from holdfast.cli.shared.tables import print_table
+from holdfast.cli.shared.tables import print_listing
 from holdfast.client.client import Client
-from holdfast.services.json_form import to_json
 from holdfast.services.policies import Policy, PolicyInfo
 
 _BREACH_EFFECTS = {
@@ -30,14 +25,9 @@ _BREACH_EFFECTS = {
 }
 
 
-@click.group(
-    cls=CommandGroup,
-    invoke_without_command=True,
-    epilog=format_example("holdfast policies", "holdfast policies set researcher --usd 20 --on-breach pause"),
-)
+@listing_group("holdfast policies", "holdfast policies set researcher --usd 20 --on-breach pause")
 @json_option("A JSON array of policies, each as in `GET /v1/policies`.")
 @url_option
-@list_by_default
 def policies(as_json: bool, url: str | None) -> None:
     """List policies: what agents may use in a day, and what they have used today.
 
@@ -45,14 +35,6 @@ def policies(as_json: bool, url: str | None) -> None:
     when a limit is reached. Servers enforce policies: one must be running (`holdfast serve`).
     """
     found = run_client(url, lambda client: client.policies.list())
-    if as_json:
-        print_json(to_json(found))
-        return
-    if not found:
-        create_console().print(
-            "there is no policy yet: `holdfast policies set AGENT --usd 20 --on-breach pause` makes one"
-        )
-        return
     rows = [
         (
             to_one_line(one.name),
@@ -63,7 +45,9 @@ def policies(as_json: bool, url: str | None) -> None:
         )
         for one in found
     ]
-    print_table(("agent", "runs today", "spent today", "on breach", "now"), rows)
+    header = ("agent", "runs today", "spent today", "on breach", "now")
+    empty_text = "there is no policy yet: `holdfast policies set AGENT --usd 20 --on-breach pause` makes one"
+    print_listing(found, header, rows, as_json=as_json, empty_text=empty_text)
 
 
 def _describe_status(info: PolicyInfo) -> str:
@@ -117,7 +101,7 @@ def set_policy(agent: str, runs: int | None, usd: float | None, on_breach: Any, 
         f"{before}{agent!r} may have {' and '.join(limits)} a day (of UTC); when that is reached, the policy "
         f"{_BREACH_EFFECTS[on_breach]}. Servers enforce it: one must be running (`holdfast serve`)"
     )
-    _print_change(agent, changed, message, as_json)
+    print_change(as_json, name=agent, changed=changed, message=message)
 
 
 @policies.command(epilog=format_example("holdfast policies delete researcher"))
@@ -128,8 +112,4 @@ def delete(agent: str, as_json: bool, url: str | None) -> None:
     """Delete the policy of an agent. An agent that the policy disabled for the day is enabled again."""
     changed = run_client(url, lambda client: client.policies.delete(agent))
     message = f"{agent!r} has no policy any more" if changed else f"{agent!r} had no policy: nothing changed"
-    _print_change(agent, changed, message, as_json)
-
-
-def _print_change(name: str, changed: bool, message: str, as_json: bool) -> None:
-    print(json.dumps({"name": name, "changed": changed, "message": message}) if as_json else make_printable(message))
+    print_change(as_json, name=agent, changed=changed, message=message)

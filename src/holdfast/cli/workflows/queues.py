@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
 import click
 from rich.text import Text
@@ -20,26 +19,20 @@ from holdfast.cli.shared.formatting import (
     print_json,
     to_one_line,
 )
-from holdfast.cli.shared.group import CommandGroup, list_by_default
-from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.options import format_example, json_option, listing_group, name_argument, url_option
+from holdfast.cli.shared.outcomes import print_change
 from holdfast.cli.shared.store_access import format_store_command, run_client
-from holdfast.cli.shared.tables import print_table
+from holdfast.cli.shared.tables import print_lines, print_listing, print_table
 from holdfast.client.client import Client
 from holdfast.services.json_form import to_json
 from holdfast.services.queues import QueueInfo
 
 _json_change_option = json_option("A JSON object: name, changed, message, limits_text.")
-_name_argument = click.argument("name")
 
 
-@click.group(
-    cls=CommandGroup,
-    invoke_without_command=True,
-    epilog=format_example("holdfast queues", "holdfast queues show llm", "holdfast queues set llm --concurrency 20"),
-)
+@listing_group("holdfast queues", "holdfast queues show llm", "holdfast queues set llm --concurrency 20")
 @json_option("A JSON array of queues, each as in `GET /v1/queues`.")
 @url_option
-@list_by_default
 def queues(as_json: bool, url: str | None) -> None:
     """List queues with limits: what is running and waiting in each, and why nothing starts.
 
@@ -47,33 +40,24 @@ def queues(as_json: bool, url: str | None) -> None:
     set here apply at once, for all workers, and override those in code until they are reset.
     """
     found, now = run_client(url, lambda client: client.queues.list()), time.time()
-    if as_json:
-        print_json(to_json(found))
-        return
-    out = create_console()
-    if not found:
-        out.print(
-            'no queue has limits yet: `@workflow(queue=Queue("llm", concurrency=10))` gives one some, and so does '
-            "`holdfast queues set llm --concurrency 10`"
+    rows = [
+        (
+            to_one_line(one.name),
+            one.limits_text,
+            f"{one.running_count:,}",
+            f"{one.waiting_count:,}",
+            Text(_describe_status(one, now), "yellow" if one.blocked_reason else ""),
         )
-        return
-    print_table(
-        ("queue", "limits", "running", "waiting", "now"),
-        [
-            (
-                to_one_line(one.name),
-                one.limits_text,
-                f"{one.running_count:,}",
-                f"{one.waiting_count:,}",
-                Text(_describe_status(one, now), "yellow" if one.blocked_reason else ""),
-            )
-            for one in found
-        ],
-        right_columns=(2, 3),
+        for one in found
+    ]
+    header = ("queue", "limits", "running", "waiting", "now")
+    empty_text = (
+        'no queue has limits yet: `@workflow(queue=Queue("llm", concurrency=10))` gives one some, and so does '
+        "`holdfast queues set llm --concurrency 10`"
     )
-    for one in found:
-        for note in _build_notes(one, now, url):
-            out.print(Text(make_printable(f"{one.name!r} {note}")))
+    print_listing(found, header, rows, as_json=as_json, empty_text=empty_text, right_columns=(2, 3))
+    if not as_json:
+        print_lines([f"{one.name!r} {note}" for one in found for note in _build_notes(one, now, url)])
 
 
 def _describe_status(queue: QueueInfo, now: float) -> str:
@@ -106,7 +90,7 @@ def _build_notes(queue: QueueInfo, now: float, url: str | None) -> list[str]:
 
 
 @queues.command(epilog=format_example("holdfast queues show llm"))
-@_name_argument
+@name_argument
 @json_option("A JSON object, as from `GET /v1/queues/{name}`.")
 @url_option
 def show(name: str, as_json: bool, url: str | None) -> None:
@@ -122,8 +106,7 @@ def show(name: str, as_json: bool, url: str | None) -> None:
         print_field(out, label, make_printable(text), indent=2, label_width=9)
     if any(key.key for key in one.keys):
         _print_keys(one)
-    for note in _build_notes(one, now, url):
-        out.print(Text(make_printable(f"it {note}")))
+    print_lines([f"it {note}" for note in _build_notes(one, now, url)])
 
 
 def _print_keys(queue: QueueInfo) -> None:
@@ -147,7 +130,7 @@ def _print_keys(queue: QueueInfo) -> None:
         "holdfast queues set llm --key-concurrency 2 --no-rate",
     ),
 )
-@_name_argument
+@name_argument
 @click.option("--concurrency", type=int, metavar="N", help="Maximum number of its runs executed at once.")
 @click.option("--no-concurrency", is_flag=True, help="Remove that limit.")
 @click.option(
@@ -191,35 +174,25 @@ def set_(
     if not limits:
         raise click.UsageError("what is to be set? Give --concurrency, --rate, --key-concurrency or --key-rate.")
 
-    async def set_limits(client: Client) -> dict[str, Any]:
-        known = await client.queues.names()
-        changed = await client.queues.set(name, **limits)
-        text = (await client.queues.get(name)).limits_text
-        is_so = "has these limits now" if changed else "had these limits before, set by hand: nothing changed"
-        reset = format_store_command(url, "queues", "reset", name)
-        message = f"queue {name!r} {is_so}: {text}; `{reset}` lets it have those of the code"
-        return _change_to_json(name, changed, message + _format_unknown_note(name, known), text)
-
-    _print_change(run_client(url, set_limits), as_json)
+    change = _change_queue(url, name, lambda client: client.queues.set(name, **limits))
+    is_so = "has these limits now" if change.changed else "had these limits before, set by hand: nothing changed"
+    reset = format_store_command(url, "queues", "reset", name)
+    change.print(as_json, f"{is_so}: {change.limits_text}; `{reset}` lets it have those of the code{change.name_note}")
 
 
 @queues.command(epilog=format_example("holdfast queues reset llm"))
-@_name_argument
+@name_argument
 @_json_change_option
 @url_option
 def reset(name: str, as_json: bool, url: str | None) -> None:
     """Reset a queue to the limits declared in code; none, if code declares none."""
-
-    async def reset_queue(client: Client) -> dict[str, Any]:
-        changed = await client.queues.reset(name)
-        message = f"queue {name!r} {'is as code says' if changed else 'was as code says before'}"
-        return await _describe_change(client, name, changed, message)
-
-    _print_change(run_client(url, reset_queue), as_json)
+    change = _change_queue(url, name, lambda client: client.queues.reset(name))
+    is_so = "is as code says" if change.changed else "was as code says before"
+    change.print(as_json, f"{is_so}: {change.limits_text}{change.blocked_note}")
 
 
 @queues.command(epilog=format_example("holdfast queues pause llm"))
-@_name_argument
+@name_argument
 @_json_change_option
 @url_option
 def pause(name: str, as_json: bool, url: str | None) -> None:
@@ -227,55 +200,56 @@ def pause(name: str, as_json: bool, url: str | None) -> None:
 
     Runs that are being executed are not affected: use `holdfast pause` for those.
     """
-
-    async def pause_queue(client: Client) -> dict[str, Any]:
-        known = await client.queues.names()
-        changed = await client.queues.pause(name)
-        is_so = "is paused" if changed else "was paused before: nothing changed"
-        resume = format_store_command(url, "queues", "resume", name)
-        message = f"queue {name!r} {is_so}; `{resume}` lets its runs begin again{_format_unknown_note(name, known)}"
-        after = await _find_queue(client, name)
-        return _change_to_json(name, changed, message, "no limits" if after is None else after.limits_text)
-
-    _print_change(run_client(url, pause_queue), as_json)
+    change = _change_queue(url, name, lambda client: client.queues.pause(name))
+    is_so = "is paused" if change.changed else "was paused before: nothing changed"
+    resume = format_store_command(url, "queues", "resume", name)
+    change.print(as_json, f"{is_so}; `{resume}` lets its runs begin again{change.name_note}")
 
 
 @queues.command(epilog=format_example("holdfast queues resume llm"))
-@_name_argument
+@name_argument
 @_json_change_option
 @url_option
 def resume(name: str, as_json: bool, url: str | None) -> None:
     """Let the runs of a queue start again."""
-
-    async def resume_queue(client: Client) -> dict[str, Any]:
-        changed = await client.queues.resume(name)
-        message = f"queue {name!r} {'is resumed' if changed else 'was not paused, and nothing changed'}"
-        return await _describe_change(client, name, changed, message)
-
-    _print_change(run_client(url, resume_queue), as_json)
+    change = _change_queue(url, name, lambda client: client.queues.resume(name))
+    is_so = "is resumed" if change.changed else "was not paused, and nothing changed"
+    change.print(as_json, f"{is_so}: {change.limits_text}{change.blocked_note}")
 
 
-async def _describe_change(client: Client, name: str, changed: bool, message: str) -> dict[str, Any]:
-    """A change, with the limits of the queue afterwards, and what holds up its runs."""
-    after = await _find_queue(client, name)
-    if after is None:
-        return _change_to_json(name, changed, f"{message}: no limits", "no limits")
-    blocked = f"; {_describe_status(after, time.time())}" if after.blocked_reason else ""
-    return _change_to_json(name, changed, f"{message}: {after.limits_text}{blocked}", after.limits_text)
+class _QueueChange(NamedTuple):
+    name: str
+    changed: bool
+    is_known: bool
+    queue: QueueInfo | None
+    """The queue afterwards; ``None`` if it has no limits and is not paused."""
+
+    @property
+    def limits_text(self) -> str:
+        return "no limits" if self.queue is None else self.queue.limits_text
+
+    @property
+    def blocked_note(self) -> str:
+        """Why no run starts, if none does."""
+        if self.queue is None or not self.queue.blocked_reason:
+            return ""
+        return f"; {_describe_status(self.queue, time.time())}"
+
+    @property
+    def name_note(self) -> str:
+        """A note that the name may be mistyped, if no workflow has such a queue."""
+        return "" if self.is_known else f"\nnote: no workflow that was announced has a queue {self.name!r}"
+
+    def print(self, as_json: bool, text: str) -> None:
+        message = f"queue {self.name!r} {text}"
+        print_change(as_json, name=self.name, changed=self.changed, message=message, limits_text=self.limits_text)
 
 
-async def _find_queue(client: Client, name: str) -> QueueInfo | None:
-    return next((one for one in await client.queues.list() if one.name == name), None)
+def _change_queue(url: str | None, name: str, action: Callable[[Client], Awaitable[bool]]) -> _QueueChange:
+    async def change(client: Client) -> _QueueChange:
+        is_known = name in await client.queues.names()
+        changed = await action(client)
+        queue = next((one for one in await client.queues.list() if one.name == name), None)
+        return _QueueChange(name, changed, is_known, queue)
 
-
-def _print_change(change: dict[str, Any], as_json: bool) -> None:
-    print(json.dumps(change) if as_json else make_printable(change["message"]))
-
-
-def _format_unknown_note(name: str, known: Collection[str]) -> str:
-    """A note that the name may be mistyped, if no workflow has such a queue."""
-    return "" if name in known else f"\nnote: no workflow that was announced has a queue {name!r}"
-
-
-def _change_to_json(name: str, changed: bool, message: str, limits: str) -> dict[str, Any]:
-    return {"name": name, "changed": changed, "message": message, "limits_text": limits}
+    return run_client(url, change)

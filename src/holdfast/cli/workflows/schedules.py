@@ -8,7 +8,6 @@ import time
 import zoneinfo
 from datetime import UTC, datetime
 
-import click
 from rich.text import Text
 
 from holdfast.cli.shared.formatting import (
@@ -22,10 +21,10 @@ from holdfast.cli.shared.formatting import (
     to_one_line,
     value_to_json,
 )
-from holdfast.cli.shared.group import CommandGroup, list_by_default
-from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.options import format_example, json_option, listing_group, name_argument, url_option
+from holdfast.cli.shared.outcomes import print_change
 from holdfast.cli.shared.store_access import format_store_command, run_client, try_get_run, with_store_options
-from holdfast.cli.shared.tables import print_table
+from holdfast.cli.shared.tables import print_lines, print_listing
 from holdfast.client.client import Client
 from holdfast.errors import HoldfastError
 from holdfast.reports.run_info import RunInfo
@@ -38,17 +37,11 @@ _SHOWN_TICK_COUNT = 3
 
 
 _json_change_option = json_option("A JSON object: name, changed, message, run_id (of `trigger`).")
-_name_argument = click.argument("name")
 
 
-@click.group(
-    cls=CommandGroup,
-    invoke_without_command=True,
-    epilog=format_example("holdfast schedules", "holdfast schedules show nightly", "holdfast schedules pause nightly"),
-)
+@listing_group("holdfast schedules", "holdfast schedules show nightly", "holdfast schedules pause nightly")
 @json_option("A JSON array of schedules, each as in `GET /v1/schedules`.")
 @url_option
-@list_by_default
 def schedules(as_json: bool, url: str | None) -> None:
     """List schedules: when each fires next, and the state of its last run.
 
@@ -56,16 +49,6 @@ def schedules(as_json: bool, url: str | None) -> None:
     the tag `schedule:NAME`.
     """
     found, now = run_client(url, lambda client: client.schedules.list()), time.time()
-    if as_json:
-        print_json(to_json(found))
-        return
-    out = create_console()
-    if not found:
-        out.print(
-            'there is no schedule yet: `@workflow(schedule=Schedule(cron="0 2 * * *"))` declares one, '
-            "`client.schedules.create(...)` makes one"
-        )
-        return
     rows = [
         (
             to_one_line(one.name),
@@ -77,10 +60,14 @@ def schedules(as_json: bool, url: str | None) -> None:
         )
         for one in found
     ]
-    print_table(("schedule", "workflow", "when", "next", "last run", "catch-up"), rows)
-    for one in found:
-        for note in _build_notes(one, now, url):
-            out.print(Text(make_printable(f"{one.name!r} {note}")))
+    header = ("schedule", "workflow", "when", "next", "last run", "catch-up")
+    empty_text = (
+        'there is no schedule yet: `@workflow(schedule=Schedule(cron="0 2 * * *"))` declares one, '
+        "`client.schedules.create(...)` makes one"
+    )
+    print_listing(found, header, rows, as_json=as_json, empty_text=empty_text)
+    if not as_json:
+        print_lines([f"{one.name!r} {note}" for one in found for note in _build_notes(one, now, url)])
 
 
 def _describe_timing(timing: str) -> str:
@@ -127,7 +114,7 @@ def _build_notes(schedule: ScheduleInfo, now: float, url: str | None) -> list[st
 
 
 @schedules.command(epilog=format_example("holdfast schedules show nightly"))
-@_name_argument
+@name_argument
 @json_option("A JSON object, as from `GET /v1/schedules/{name}`.")
 @url_option
 def show(name: str, as_json: bool, url: str | None) -> None:
@@ -162,8 +149,7 @@ def show(name: str, as_json: bool, url: str | None) -> None:
     for label, text in facts:
         if text:
             print_field(out, label, make_printable(text), indent=2, label_width=10)
-    for note in _build_notes(one, now, url):
-        out.print(Text(make_printable(f"it {note}")))
+    print_lines([f"it {note}" for note in _build_notes(one, now, url)])
 
 
 def _describe_catch_up(schedule: ScheduleInfo) -> str:
@@ -190,7 +176,7 @@ def _list_next_ticks(schedule: ScheduleInfo, now: float) -> list[str]:
 
 
 @schedules.command(epilog=format_example("holdfast schedules pause nightly"))
-@_name_argument
+@name_argument
 @_json_change_option
 @url_option
 def pause(name: str, as_json: bool, url: str | None) -> None:
@@ -198,11 +184,12 @@ def pause(name: str, as_json: bool, url: str | None) -> None:
     changed = run_client(url, lambda client: client.schedules.pause(name))
     is_so = "is paused" if changed else "was paused before: nothing changed"
     resume = format_store_command(url, "schedules", "resume", name)
-    _print_change(name, changed, f"schedule {name!r} {is_so}; `{resume}` lets it fire again", as_json)
+    message = f"schedule {name!r} {is_so}; `{resume}` lets it fire again"
+    print_change(as_json, name=name, changed=changed, message=message, run_id=None)
 
 
 @schedules.command(epilog=format_example("holdfast schedules resume nightly"))
-@_name_argument
+@name_argument
 @_json_change_option
 @url_option
 def resume(name: str, as_json: bool, url: str | None) -> None:
@@ -212,11 +199,12 @@ def resume(name: str, as_json: bool, url: str | None) -> None:
         return await client.schedules.resume(name), await client.schedules.get(name)
 
     changed, schedule = run_client(url, resume_schedule)
-    _print_change(name, changed, _describe_resume(schedule, changed, time.time()), as_json)
+    message = _describe_resume(schedule, changed, time.time())
+    print_change(as_json, name=name, changed=changed, message=message, run_id=None)
 
 
 @schedules.command(epilog=format_example("holdfast schedules trigger nightly"))
-@_name_argument
+@name_argument
 @_json_change_option
 @url_option
 def trigger(name: str, as_json: bool, url: str | None) -> None:
@@ -231,11 +219,11 @@ def trigger(name: str, as_json: bool, url: str | None) -> None:
     message = f"schedule {name!r}: run {run_id!r} is started; `{show}` shows it"
     if run is not None and run.stall_advice:
         message += f"\n{with_store_options(url, run.stall_advice)}"
-    _print_change(name, True, message, as_json, run_id)
+    print_change(as_json, name=name, changed=True, message=message, run_id=run_id)
 
 
 @schedules.command(epilog=format_example("holdfast schedules delete nightly"))
-@_name_argument
+@name_argument
 @_json_change_option
 @url_option
 def delete(name: str, as_json: bool, url: str | None) -> None:
@@ -250,12 +238,7 @@ def delete(name: str, as_json: bool, url: str | None) -> None:
     before, changed = run_client(url, delete_schedule)
     back = "; it is declared by code: a worker that starts with that code brings it back, so remove it there, too"
     message = f"schedule {name!r} is deleted, its runs stay{back if before.is_declared_in_code else ''}"
-    _print_change(name, changed, message, as_json)
-
-
-def _print_change(name: str, changed: bool, message: str, as_json: bool, run_id: str | None = None) -> None:
-    change = {"name": name, "changed": changed, "message": message, "run_id": run_id}
-    print(json.dumps(change) if as_json else make_printable(message))
+    print_change(as_json, name=name, changed=changed, message=message, run_id=None)
 
 
 def _describe_resume(schedule: ScheduleInfo, changed: bool, now: float) -> str:

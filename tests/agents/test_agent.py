@@ -237,6 +237,37 @@ async def test_missing_deps_fail_the_run_and_are_not_the_models_business() -> No
     assert len(model.calls) == 1
 
 
+@pytest.mark.parametrize("deps_type", [Keys, Keys | int])
+async def test_deps_of_the_wrong_type_are_refused_before_any_model_call(deps_type: Any) -> None:
+    model = ScriptedModel(["never"])
+    agent = Agent(model, name="agent-with-wrong-deps", deps_type=deps_type)
+    with pytest.raises(InputError, match=r"'agent-with-wrong-deps' has deps_type=.*Keys.*, and deps= is a str: pass"):
+        await Runner().run(agent, "go", deps="keys")
+    with pytest.raises(InputError, match="deps= is a str"):
+        await agent.run_worker("memory://", deps="keys")
+    assert not model.calls
+
+
+@pytest.mark.parametrize("deps_type", [None, type(None), dict[str, int], Any])
+async def test_deps_whose_type_cannot_be_checked_are_accepted(deps_type: Any) -> None:
+    agent = Agent(ScriptedModel(["ok"]), name="agent-with-unchecked-deps", deps_type=deps_type)
+    assert (await Runner().run(agent, "go", deps="keys")).output.output == "ok"
+
+
+async def test_a_sub_agent_that_cannot_use_its_parents_deps_says_of_which_type_they_are() -> None:
+    @tool
+    async def count(ctx: RunContext[int]) -> int:
+        """Counts."""
+        return ctx.deps
+
+    helper = Agent(ScriptedModel([call("count"), "never"]), name="deps-of-int", tools=[count], deps_type=int)
+    model = ScriptedModel([call("deps-of-int", task="t"), "never"])
+    agent = Agent(model, name="agent-with-deps-of-str", subagents=[helper], deps_type=str)
+    result = await Runner().run(agent, "go", deps="keys")
+    assert isinstance(result.error, DepsMissing)
+    assert "agent 'deps-of-int' has deps_type=int, and this process was given a str for run" in str(result.error)
+
+
 async def test_instructions_may_be_a_function_and_are_recorded() -> None:
     made: list[str] = []
 

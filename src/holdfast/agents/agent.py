@@ -15,7 +15,7 @@ from holdfast.admission.usage import Budget
 from holdfast.agents.agent_handle import AgentHandle
 from holdfast.agents.agent_keyword_hints import AGENT_KEYWORD_HINTS
 from holdfast.agents.agent_loop import run_agent
-from holdfast.agents.deps import clear_run_deps, set_agent_deps, set_run_deps
+from holdfast.agents.deps import check_deps_type, clear_run_deps, set_agent_deps, set_run_deps
 from holdfast.agents.instructions import define_instructions
 from holdfast.agents.memory_tools import MEMORY_GUIDANCE, MemoryNamespace, make_memory_tools, validate_namespace
 from holdfast.agents.models.context_limit import Compaction, validate_compaction
@@ -220,6 +220,7 @@ class Agent(Workflow[..., AgentResult[T]]):
             max_blocked: how long a step may block the event loop; see ``Runtime``.
             stop: stop when this is set.
         """
+        check_deps_type(deps, self.deps_type, self.name)
         served = self.collect_agents() if include_subagents else [self]
         if deps is not None:
             set_agent_deps([agent.name for agent in served], deps)
@@ -277,6 +278,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         """The prompt and the history as they are recorded; the deps are not."""
         given = dict(kwargs)
         deps = given.pop("deps", None)
+        check_deps_type(deps, self.deps_type, self.name)
         if args:
             prompt, *rest = args
             args = (self._dump_prompt(prompt), *rest)

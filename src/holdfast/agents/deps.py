@@ -1,4 +1,4 @@
-"""``deps``: objects that tools receive and the journal never contains, such as connections, clients, and the current user.
+"""``deps``: objects that tools receive and no journal contains, such as connections, clients, and the current user.
 
 ``deps`` belong to a process. The caller passes them to ``run`` for one run and the runs that it starts, or to a worker
 for every run that it executes. A run that continues in another process gets the deps of that process.

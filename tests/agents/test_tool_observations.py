@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.agents.observations import get_failure_outcome
+from holdfast.agents.conversation import get_failure_outcome
 from holdfast.codec import encode_error
 from holdfast.core.states import RunState
 from holdfast.errors import (

@@ -15,7 +15,7 @@ import pytest_asyncio
 from engine_world import World, read_attempts, read_journal
 from tool_calls import make_step_call, own_workflows, record_call, start_calls  # noqa: F401
 
-from holdfast.agents.observations import get_failure_outcome
+from holdfast.agents.conversation import get_failure_outcome
 from holdfast.agents.run_context import RunContext
 from holdfast.agents.tools import Tool, make_rejected_call, make_unknown_tool_call, tool
 from holdfast.codec import read_error_info

@@ -340,7 +340,7 @@ class Agent(Workflow[..., AgentResult[T]]):
             return await run_agent(self, prompt, message_history, session)
 
         signature, hints = inspect.signature(run), resolve_hints(run)
-        defaults = dict.fromkeys(("message_history", "session"))
+        defaults: dict[str, Any] = {"message_history": None, "session": None}
         namespace = attribute_to_caller(run, name, os.path.dirname(holdfast.__file__) + os.sep)
         run.__doc__ = self.description or None
         return WorkflowDefinition(

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from typing import Any
 
-from holdfast.codec.formatting import format_type
+from holdfast.codec.formatting import format_type, get_type
 from holdfast.engine.step_context import StepExecutor, get_step_executor
 from holdfast.errors import DepsMissing, InputError
 
@@ -67,8 +67,8 @@ def check_deps_type(deps: Any, deps_type: Any, agent: str) -> None:
     """Refuse deps that are not of the agent's ``deps_type``, before its run begins and a model call is paid for."""
     if deps is not None and not _is_compatible(deps, deps_type):
         raise InputError(
-            f"agent {agent!r} has deps_type={format_type(deps_type)}, and deps= is a {format_type(type(deps))}: pass "
-            f"an instance of {format_type(deps_type)}"
+            f"agent {agent!r} has deps_type={format_type(deps_type)}, and deps= is a {format_type(get_type(deps))}: "
+            f"pass an instance of {format_type(deps_type)}"
         )
 
 
@@ -95,7 +95,7 @@ def get_deps(agent: str, deps_type: Any) -> Any:
         return run_deps
     deps = _deps_by_agent.get(agent)
     if deps is None and deps_type not in (None, type(None)):
-        given = "none" if run_deps is None else f"a {format_type(type(run_deps))}"
+        given = "none" if run_deps is None else f"a {format_type(get_type(run_deps))}"
         raise DepsMissing(
             f"agent {agent!r} has deps_type={format_type(deps_type)}, and this process was given {given} for run "
             f"{executor.run.id!r}: deps are never recorded, so each process brings its own. Give them to the worker, "

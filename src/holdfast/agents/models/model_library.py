@@ -8,6 +8,6 @@ _MODULES = ("messages", "models", "tools", "usage")
 
 
 def load_library() -> None:
-    """Import what every agent needs of the model library. Called in a thread before an agent's first run begins."""
+    """Import the modules that every agent needs. Called in a thread, before an agent's first run begins."""
     for name in _MODULES:
         import_module(f"pydantic_ai.{name}")

@@ -30,7 +30,7 @@ async def runtime(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 @pytest.fixture(autouse=True)
 def soon(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
+    monkeypatch.setattr("holdfast.tools.mcp.server.BACKOFF_S", 0.01)
 
 
 def journal_of(payloads: list[Any]) -> str:

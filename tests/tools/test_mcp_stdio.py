@@ -178,7 +178,7 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_model_is_told(fold
 async def test_a_server_that_is_killed_is_started_again_and_asked_again_what_may_be_asked_twice(
     folder: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
+    monkeypatch.setattr("holdfast.tools.mcp.server.BACKOFF_S", 0.01)
     mortal = mcp_stdio(*command(folder), name="mortal", retries=2)
     held = ["killed-look", "killed-put", "killed-book"]
     for name in held:
@@ -207,7 +207,7 @@ async def test_a_server_that_is_killed_is_started_again_and_asked_again_what_may
 async def test_a_server_that_has_died_between_two_calls_is_started_again_even_for_a_tool_that_runs_once(
     folder: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
+    monkeypatch.setattr("holdfast.tools.mcp.server.BACKOFF_S", 0.01)
     dying = mcp_stdio(*command(folder), name="dying")
     await told_of(dying, call("book", name="before"))
     pid = happened(folder, "book")[-1]["pid"]
@@ -231,7 +231,7 @@ async def test_a_server_that_has_died_between_two_calls_is_started_again_even_fo
 async def test_a_server_that_does_not_start_fails_the_run_with_a_reason(
     folder: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
+    monkeypatch.setattr("holdfast.tools.mcp.server.BACKOFF_S", 0.01)
     monkeypatch.setattr(serving, "OPEN_TIMEOUT_S", 0.7 if "stdin" in program else 60.0)
     started = (program, SECRET) if program.startswith(".") else (sys.executable, "-c", program)
     absent = mcp_stdio(*started, name="absent", env={"TOKEN": SECRET}, timeout=0.5, retries=1)

@@ -21,9 +21,8 @@ from holdfast.agents.instructions import define_instructions
 from holdfast.agents.memory_tools import MEMORY_GUIDANCE, MemoryNamespace, make_memory_tools, validate_namespace
 from holdfast.agents.models.context_limit import Compaction, validate_compaction
 from holdfast.agents.models.messages import dump_content, dump_messages
-from holdfast.agents.models.model_library import load_library
 from holdfast.agents.models.model_options import ModelOptions, make_model_chain
-from holdfast.agents.models.model_resolution import get_model_name
+from holdfast.agents.models.model_resolution import get_model_name, load_library
 from holdfast.agents.output import Output, OutputSpec
 from holdfast.agents.planner import PLANNING_GUIDANCE, get_plan_tool
 from holdfast.agents.skills.skill import Skill

@@ -104,7 +104,6 @@ def _format_path(error: ErrorDetails, sent: Any) -> str:
 
 
 def _describe_error(error: ErrorDetails, path: str, parameters: Sequence[str]) -> tuple[str, str]:
-    """The problem, and the value that was sent."""
     kind = error["type"]
     if kind in ("missing", "missing_argument"):
         return "is missing", ""

@@ -13,7 +13,7 @@ tools and regardless of which model made the calls in them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -239,30 +239,26 @@ class _TranscriptEntry:
     is_result: bool = False
 
 
-def _make_entries(message: ModelMessage) -> list[_TranscriptEntry]:
+def _make_entries(message: ModelMessage) -> Iterator[_TranscriptEntry]:
     from pydantic_ai import messages as library
 
-    entries: list[_TranscriptEntry] = []
     for part in message.parts:
         match part:
             case library.UserPromptPart():
-                entries.append(_TranscriptEntry("user", _format_content(part.content)))
+                yield _TranscriptEntry("user", _format_content(part.content))
             case library.SystemPromptPart():
-                entries.append(_TranscriptEntry("system", part.content))
+                yield _TranscriptEntry("system", part.content)
             case library.ToolReturnPart():
-                entries.append(
-                    _TranscriptEntry(f"result of {part.tool_name}", part.model_response_str(), is_result=True)
-                )
+                yield _TranscriptEntry(f"result of {part.tool_name}", part.model_response_str(), is_result=True)
             case library.TextPart():
-                entries.append(_TranscriptEntry("agent", part.content))
+                yield _TranscriptEntry("agent", part.content)
             case library.ToolCallPart():
-                entries.append(_TranscriptEntry(f"agent calls {part.tool_name}", part.args_as_json_str()))
+                yield _TranscriptEntry(f"agent calls {part.tool_name}", part.args_as_json_str())
             case library.ThinkingPart():
                 pass  # most models do not get their thoughts back either
             case _:  # parts of single providers
                 content: Any = getattr(part, "content", "")
-                entries.append(_TranscriptEntry(part.part_kind, content if isinstance(content, str) else ""))
-    return entries
+                yield _TranscriptEntry(part.part_kind, content if isinstance(content, str) else "")
 
 
 def _format_content(content: Any) -> str:

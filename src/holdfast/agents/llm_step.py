@@ -28,9 +28,8 @@ from holdfast.agents.llm_answers import AnswerCodec, InvalidAnswer, PromptedRepl
 from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.errors import TransientModelError
 from holdfast.agents.models.model_call import ModelCall, ask_model, issue_within_budget
-from holdfast.agents.models.model_library import load_library
 from holdfast.agents.models.model_options import ModelOptions, make_model_chain
-from holdfast.agents.models.model_resolution import PriorCalls, prior_calls
+from holdfast.agents.models.model_resolution import PriorCalls, load_library, prior_calls
 from holdfast.agents.output import OutputSpec, make_correction
 from holdfast.authoring.introspection import format_location, is_async, resolve_hints
 from holdfast.authoring.keyword_hints import reject_unknown_keywords
@@ -173,7 +172,6 @@ class _LlmModifier:
     decorator_name: str = "@llm_step"
 
     def apply_to(self, step: Step[..., Any], /) -> Step[..., Any]:
-        """The same step with a model call."""
         plain = step.definition
         where = f"step {plain.name!r} ({format_location(plain.function)})"
         if plain.invoke is not None:
@@ -306,7 +304,6 @@ class _LlmStepCaller:
     # Outside a run
 
     async def call_unrecorded(self, *args: Any, **kwargs: Any) -> Any:
-        """A plain call, without a record."""
         prompt = await self._make_prompt(*args, **kwargs)
         # Within another step of a run, the model call must not look like that step's own.
         context = contextvars.Context()

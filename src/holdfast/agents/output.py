@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic_core import from_json, to_json
 
+from holdfast.agents.tool_parameters import RawArguments
 from holdfast.codec import codec_for
 from holdfast.codec.formatting import format_type, location_to_path
 from holdfast.errors import DefinitionError, UnreadableRecord
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TOOL_DESCRIPTION = "Gives the final answer, which ends the conversation. Call it once you have all of the answer."
-
-
-_RawArguments = str | dict[str, Any] | None
-"""The arguments of a call: JSON text or data, as the model's provider sends them."""
 
 
 _MAX_ERRORS = 20
@@ -145,7 +142,7 @@ class OutputSpec:
         """The same, without the model library."""
         return self._decode_answer(reply.text, [call.args for call in reply.tool_calls if call.name == ANSWER_TOOL])
 
-    def _decode_answer(self, text: str, calls: Sequence[_RawArguments]) -> Any:
+    def _decode_answer(self, text: str, calls: Sequence[RawArguments]) -> Any:
         if self.is_text:
             return text
         problem = f"there is no call of `{ANSWER_TOOL}`"
@@ -160,7 +157,7 @@ class OutputSpec:
             f"What is wrong: {problem}"
         )
 
-    def _parse_arguments(self, raw_arguments: _RawArguments) -> Any:
+    def _parse_arguments(self, raw_arguments: RawArguments) -> Any:
         adapter = self._get_adapter()
         try:
             arguments = (

@@ -5,20 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, get_args, get_origin
+from typing import Any, Generic, get_args, get_origin
+
+from typing_extensions import TypeVar
 
 from holdfast.engine.step_context import StepContext, current_context
 from holdfast.errors import DefinitionError
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    # A bare `RunContext` means one with any deps.
-    Deps = TypeVar("Deps", default=Any)
-else:
-    from typing import TypeVar
-
-    Deps = TypeVar("Deps")
+# A bare `RunContext` means one with any deps.
+Deps = TypeVar("Deps", default=Any)
 
 _POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -86,6 +81,5 @@ def find_context_parameter(
 
 
 def _find_classes(hint: Any) -> list[type[Any]]:
-    """All classes that an annotation names."""
     own = [candidate for candidate in (hint, get_origin(hint)) if isinstance(candidate, type)]
     return own + [kind for argument in get_args(hint) for kind in _find_classes(argument)]

@@ -123,7 +123,15 @@ class SandboxedFolder:
     def read(self, path: str, max_bytes: int) -> bytes:
         """The content of a plain file. Refuses a file of more than ``max_bytes`` bytes."""
         with self.open(path) as file:
-            return _read_limited(file, max_bytes, path)
+            size = os.fstat(file.fileno()).st_size
+            # The size may have changed since, and is always 0 in /proc.
+            content = file.read(max_bytes + 1) if size <= max_bytes else b""
+        if size > max_bytes or len(content) > max_bytes:
+            raise PathRefused(
+                f"{format_path(path)} is too large: it has {max(size, len(content)):,} bytes, and {max_bytes:,} are "
+                f"allowed."
+            )
+        return content
 
     def list(self, path: str = ".") -> list[Entry]:
         """The entries of a folder, sorted by name; of a larger folder, the first 10,000 names from the system."""
@@ -300,18 +308,6 @@ def _has_content(dir_fd: int, name: str, path: str, content: bytes) -> bool:
             return file.read(len(content) + 1) == content
     except PathRefused:
         return False
-
-
-def _read_limited(file: BinaryIO, max_bytes: int, path: str) -> bytes:
-    size = os.fstat(file.fileno()).st_size
-    # The size may have changed since, and is always 0 in /proc.
-    content = file.read(max_bytes + 1) if size <= max_bytes else b""
-    if size > max_bytes or len(content) > max_bytes:
-        raise PathRefused(
-            f"{format_path(path)} is too large: it has {max(size, len(content)):,} bytes, and {max_bytes:,} are "
-            "allowed."
-        )
-    return content
 
 
 def _walk(dir_fd: int, prefix: str, max_depth: int, exclude: Collection[str]) -> Iterator[Entry]:

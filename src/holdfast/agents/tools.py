@@ -22,6 +22,8 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
+from typing_extensions import ParamSpec, TypeVar
+
 from holdfast.admission.durations import Duration
 from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.argument_errors import format_names
@@ -61,16 +63,10 @@ from holdfast.reports.recorded_reply import ANSWER_TOOL
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
     from pydantic_ai.tools import ToolDefinition
-    from typing_extensions import ParamSpec, TypeVar
 
-    # A bare `Tool` means any tool.
-    P = ParamSpec("P", default=...)
-    R = TypeVar("R", default=Any)
-else:
-    from typing import ParamSpec, TypeVar
-
-    P = ParamSpec("P")
-    R = TypeVar("R")
+# A bare `Tool` means any tool.
+P = ParamSpec("P", default=...)
+R = TypeVar("R", default=Any)
 
 _NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names that every provider accepts."""

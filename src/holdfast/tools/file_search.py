@@ -106,7 +106,6 @@ def _collect_matches(
 
 
 def _iterate_files(root: SandboxedFolder, query: SearchQuery, result: _SearchResult) -> Iterator[tuple[str, int]]:
-    """The files to search, and their sizes."""
     if root.get_kind(query.path) != "folder":
         with root.open(query.path) as file:  # raises for anything but a plain file
             yield query.path, os.fstat(file.fileno()).st_size
@@ -142,8 +141,6 @@ def _format_result(query: SearchQuery, result: _SearchResult) -> str:
 
 
 class _MatcherProcess:
-    """The process that matches lines."""
-
     def __init__(self, pattern: str, timeout_s: float) -> None:
         self._pattern = pattern
         self._timeout_s = timeout_s
@@ -183,11 +180,9 @@ class _MatcherProcess:
             )
 
     def find_matches(self, content: bytes, max_count: int) -> list[tuple[int, str]]:
-        """The numbers and texts of matching lines."""
         return self._send_request(b"%d\n" % len(content) + content)[:max_count]
 
     def check_deadline(self) -> None:
-        """Raise when the time is up."""
         if time.monotonic() > self._deadline:
             raise _SearchTimedOut
 

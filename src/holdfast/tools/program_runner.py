@@ -88,19 +88,16 @@ class _OutputPipe:
         self._loop.add_reader(self._read_fd, self._read_chunk)
 
     def drain(self) -> None:
-        """Read the rest of the pipe."""
         while self.written_bytes <= MAX_WRITTEN_BYTES and self._read_chunk():
             pass
 
     def close(self) -> None:
-        """Close the pipe."""
         self.overflowed.cancel()
         self._loop.remove_reader(self._read_fd)
         self._close_write_end()
         os.close(self._read_fd)
 
     def to_text(self) -> str:
-        """The kept output as text."""
         omitted = self.written_bytes - len(self._head) - len(self._tail)
         mark = b"\n[... %d bytes left out ...]\n" % omitted if omitted else b""
         return (bytes(self._head) + mark + bytes(self._tail)).decode("utf-8", "replace").replace("\0", "\ufffd")

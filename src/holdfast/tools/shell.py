@@ -170,7 +170,6 @@ def _validate_allow(given: Any) -> Sequence[Any]:
 
 
 def _parse_prefix(given: Any) -> tuple[str, ...]:
-    """The words that a command must begin with."""
     words: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given)
     if not words or not all(isinstance(word, str) and word for word in words):
         raise DefinitionError(f"shell_tool: {given!r} in allow is neither a program's name nor a list that begins so")

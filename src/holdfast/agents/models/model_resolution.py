@@ -63,6 +63,16 @@ _PROVIDER_PATTERNS = (
 """The maker of a model with a bare name, also of models that are newer than the library."""
 
 
+_LIBRARY_MODULES = ("messages", "models", "tools", "usage")
+"""The modules of the model library that every agent needs. They take more than a second to import."""
+
+
+def load_library() -> None:
+    """Import the model library. Called in a thread, before an agent's first run begins."""
+    for name in _LIBRARY_MODULES:
+        import_module(f"pydantic_ai.{name}")
+
+
 class _LoopModels:
     """The models of one event loop, by name or identity."""
 
@@ -217,7 +227,6 @@ def _create_provider(name: str) -> Provider[Any]:
 
 
 def _resolve_name(name: str) -> str:
-    """The name with its provider."""
     from pydantic_ai.models import known_model_names
     from pydantic_ai.providers import infer_provider_class
 

@@ -205,7 +205,6 @@ def _to_nano_usd(dollars: Decimal) -> int:
 
 
 def _count_new_chars(messages: Sequence[ModelMessage]) -> int:
-    """The characters after the last answer."""
     from pydantic_ai.messages import ModelResponse
 
     size = 0

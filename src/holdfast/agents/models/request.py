@@ -105,7 +105,6 @@ def can_stream(model: Model) -> bool:
 
 @cache
 def _make_stream_check(cls: type[Any]) -> Callable[[Any], bool]:
-    """The check for a class of models."""
     from pydantic_ai.models import Model
     from pydantic_ai.models.function import FunctionModel
     from pydantic_ai.models.wrapper import WrapperModel

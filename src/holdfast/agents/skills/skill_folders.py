@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from holdfast.agents.sandboxed_files import SandboxedFolder
 from holdfast.agents.skills.skill import Skill
@@ -90,16 +90,11 @@ class FolderSkill(Skill):
 
     def _read_body(self) -> str:
         """Read the instructions, each time that a model loads the skill."""
-        return _parse_skill_file(self._file).body
+        return _parse_skill_file(self._file)[1]
 
 
-class _SkillFile(NamedTuple):
-    front_matter: dict[str, Any]
-    body: str
-
-
-def _parse_skill_file(file: Path) -> _SkillFile:
-    """The two parts of a ``SKILL.md``. Raises ``DefinitionError`` with the problem and its line."""
+def _parse_skill_file(file: Path) -> tuple[dict[str, Any], str]:
+    """The front matter and the body of a ``SKILL.md``. Raises ``DefinitionError`` with the problem and its line."""
     try:
         # Sandboxed: a process that may write in the folder could put a link to any other file there.
         data = SandboxedFolder(file.parent).read(file.name, MAX_FILE_BYTES)
@@ -127,7 +122,7 @@ def _parse_skill_file(file: Path) -> _SkillFile:
             f"{file}, line {end + 1}: there is nothing behind the head. Write there what the model is to know when it "
             f"uses the skill."
         )
-    return _SkillFile(_parse_front_matter(file, "\n".join(lines[1:end])), body)
+    return _parse_front_matter(file, "\n".join(lines[1:end])), body
 
 
 def _parse_front_matter(file: Path, text: str) -> dict[str, Any]:

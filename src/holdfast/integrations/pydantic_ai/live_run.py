@@ -210,7 +210,6 @@ def get_position(run_id: str | None) -> LivePosition | None:
 
 
 def _rebuild_nodes(result: AgentRunResult[Any]) -> list[NodeExecution]:
-    """The nodes of a run that has ended."""
     nodes = [NodeExecution(UserPromptNode[Any, Any](None))]
     for request, response in pairwise(result.new_messages()):
         if isinstance(request, ModelRequest) and isinstance(response, ModelResponse):

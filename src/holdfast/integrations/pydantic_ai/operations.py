@@ -109,7 +109,6 @@ class _BoundOperation(BoundDurableOperation[Any, Any, Any]):
 
     @property
     def operation(self) -> DurableOperation[Any, Any, Any]:
-        """The library's declaration."""
         return self._operation
 
     async def __call__(self, params: Any, *, config: object | None = None) -> Any:
@@ -268,8 +267,6 @@ def _make_caller_waiter(position: LivePosition | None) -> Callable[[], Awaitable
 
 
 class _ToolCallOperation(_BoundOperation):
-    """A tool call of the model."""
-
     async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
         call = cast("ToolsetCallToolParams | DynamicToolsetCallToolParams", params)
         made = config or cast(StepDefinition, self._backend.tools.get_step(call.name, None))

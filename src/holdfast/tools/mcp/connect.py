@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mcp.client.client import Client
 from mcp.client.session import ClientSession
@@ -93,7 +93,7 @@ async def _open_session(streams: TransportStreams, on_end: Callable[[], None]) -
         async with Client(watched, cache=None, client_info=client_info) as client:
             yield client.session
     except ExceptionGroup as group:  # from the library's task groups
-        raise unwrap_exception_group(cast("ExceptionGroup[Exception]", group)) from None
+        raise unwrap_exception_group(group) from None
 
 
 class _WatchedStream:

@@ -164,6 +164,5 @@ def _parse_retry_after(response: httpx2.Response) -> float | None:
 
 
 def _make_failure_response(request: httpx2.Request, failure: RequestFailure) -> httpx2.Response:
-    """A JSON-RPC answer with a failure."""
     body = {"jsonrpc": "2.0", "id": None, "error": failure.to_json_rpc_error()}
     return httpx2.Response(500, json=body, request=request)

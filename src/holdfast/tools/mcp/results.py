@@ -35,9 +35,7 @@ MAX_IMAGES = 8
 
 def to_plain(result: CallToolResult) -> Any:
     """The result of a successful call."""
-    texts = [block.text for block in result.content if isinstance(block, TextContent)]
-    others = [block for block in result.content if not isinstance(block, TextContent)]
-    images, notes = _split_blocks(others)
+    texts, images, notes = _split_blocks(result.content)
     found: list[Any] = []
     if result.structured_content is not None:
         found.append(result.structured_content)
@@ -58,12 +56,15 @@ def format_error(result: CallToolResult) -> str:
     return truncate("\n".join(texts).strip() or "the server does not say why", MAX_RESULT_CHARS)
 
 
-def _split_blocks(blocks: Sequence[ContentBlock]) -> tuple[list[Any], list[Any]]:
-    """The images that a model accepts, and notes about the other blocks."""
+def _split_blocks(blocks: Sequence[ContentBlock]) -> tuple[list[str], list[Any], list[Any]]:
+    """The texts, the images that a model accepts, and notes about the other blocks."""
+    texts: list[str] = []
     images: list[Any] = []
     notes: list[Any] = []
     for block in blocks:
         match block:
+            case TextContent():
+                texts.append(block.text)
             case ImageContent():
                 if (
                     block.mime_type in SUPPORTED_IMAGE_TYPES
@@ -82,9 +83,7 @@ def _split_blocks(blocks: Sequence[ContentBlock]) -> tuple[list[Any], list[Any]]
                 notes.append({"resource": blob.uri, **_describe_omitted("resource", blob.mime_type, blob.blob)})
             case EmbeddedResource():
                 notes.append({"resource": block.resource.uri, "text": getattr(block.resource, "text", "")})
-            case TextContent():
-                pass
-    return images, notes
+    return texts, images, notes
 
 
 def _describe_omitted(content_kind: str, media_type: str | None, data: str) -> dict[str, str]:

@@ -353,7 +353,6 @@ def _effect_from_hints(tool: mcp_types.Tool) -> Effect:
 
 
 def _find_tool_problem(name: str, tool: mcp_types.Tool, taken_names: Collection[str]) -> str | None:
-    """Why a model cannot use a tool."""
     try:
         check_name(name, "it", "with `prefix=...`")
     except DefinitionError as error:

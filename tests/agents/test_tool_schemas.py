@@ -162,7 +162,7 @@ def test_a_tool_without_parameters_has_an_empty_object():
     assert look.tool_definition.description is None
 
 
-def test_what_a_field_says_wins_over_the_docstring():
+def test_the_description_of_a_field_wins_over_the_docstring():
     @tool
     async def roll(
         sides: Annotated[int, Field(description="From the field.", ge=2)], times: Annotated[int, Field(le=9)] = 1

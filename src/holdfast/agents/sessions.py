@@ -68,7 +68,7 @@ async def _iterate_backwards(
         if run_id not in cache:
             found = await read_run(run_id)
             if found is None:
-                log.info("a conversation is told without its beginning: run %r, which it goes on from, is gone", run_id)
+                log.info("a conversation lacks its beginning: the earlier run %r no longer exists", run_id)
                 break
             run, history = found
             if run.state is not RunState.COMPLETED:

@@ -318,21 +318,21 @@ async def test_the_command_line_shows_denied_calls(url: str, runtime: Runtime) -
         _, third = await asked_now.get()
 
         async def holdfast(*arguments: str) -> str:
-            get_feedback = await asyncio.to_thread(
+            result = await asyncio.to_thread(
                 CliRunner().invoke, cli, [*arguments, "--url", url], env={"COLUMNS": "120"}
             )
-            assert get_feedback.exit_code == 0, get_feedback.output
-            return get_feedback.output
+            assert result.exit_code == 0, result.output
+            return result.output
 
         shown = await holdfast("show", "shown")
         assert len(re.findall(r" {2}pay .* needs an approval\n", shown)) == 2
         assert len(re.findall(r" {2}send .* needs no approval\n", shown)) == 1
         assert "  approval of #2 " in shown
         assert "ApprovalRequired" not in shown
-        said = await holdfast("show", "shown", "--conversation")
-        assert "pay  approved by ana, who changed the arguments\n    → pay(amount=21)\n    21 paid\n" in said
-        assert "pay  denied by ben\n" in said
-        assert f"wipe: waits for a person's approval: `holdfast approvals --url {url}`" in said
+        conversation = await holdfast("show", "shown", "--conversation")
+        assert "pay  approved by ana, who changed the arguments\n    → pay(amount=21)\n    21 paid\n" in conversation
+        assert "pay  denied by ben\n" in conversation
+        assert f"wipe: waits for a person's approval: `holdfast approvals --url {url}`" in conversation
         messages = json.loads(await holdfast("show", "shown", "--conversation", "--json"))["messages"]
         decided = [one["approval"] for one in messages if one["role"] == "tool"]
         assert decided == [

@@ -25,7 +25,7 @@ async def find(number: int) -> str:
 
 @tool
 async def find_much(characters: int) -> str:
-    """Finds as much as it is told."""
+    """Finds as much as it is asked for."""
     return "begin" + "x" * (characters - 8) + "end"
 
 

@@ -79,12 +79,12 @@ class Conversation:
 
     @property
     def task(self) -> str:
-        """What the user said first."""
+        """The first prompt of the user."""
         return next((one.text for one in self.said if one.role == "user"), "")
 
     @property
     def results(self) -> str:
-        """The results of the last answer's calls, in the order in which they were handed in."""
+        """The results of the last answer's calls, in the order in which they were sent."""
         last = max((at for at, one in enumerate(self.said) if one.role == "model"), default=-1)
         return ", ".join(one.text for one in self.said[last + 1 :] if one.role == "result")
 
@@ -311,11 +311,11 @@ class OpenAIResponses:
 
     @classmethod
     def body(cls, answer: Answer) -> dict[str, Any]:
-        output = [cls._item(one, answer) for one in cls._said(answer)]
+        output = [cls._item(one, answer) for one in cls._get_output_items(answer)]
         return cls._response(answer, "incomplete" if answer.finish else "completed", output)
 
     @staticmethod
-    def _said(answer: Answer) -> list[str | ToolCall]:
+    def _get_output_items(answer: Answer) -> list[str | ToolCall]:
         text = answer.text or answer.refusal
         return [*([text] if text else []), *answer.calls]
 
@@ -377,7 +377,7 @@ class OpenAIResponses:
     def _events(cls, answer: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
         for status in ("created", "in_progress"):
             yield f"response.{status}", {"response": cls._response(answer, "in_progress", [])}
-        for index, one in enumerate(cls._said(answer)):
+        for index, one in enumerate(cls._get_output_items(answer)):
             item = cls._item(one, answer)
             place = {"item_id": item["id"], "output_index": index}
             begun = cls._item(one, answer, "in_progress")

@@ -250,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers["content-length"])
         body = self.rfile.read(length)
         if len(body) < length:
-            self.close_connection = True  # whoever sent it has died over it
+            self.close_connection = True  # the client died while it sent it
             return
         protocol = PROTOCOLS.get(self.path.partition("?")[0])
         if protocol is None:
@@ -292,7 +292,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._settle(gone=True)
 
     def _settle(self, gone: bool = False) -> None:
-        """Note what is answered: just before the end of it is sent, so that whoever has it finds it in the ledger."""
+        """Note an answer just before its end is sent, so that a client that has it finds it in the ledger."""
         if self.number is not None:
             self.server.note(id=self.number, answered=self.answered, gone=gone)
 
@@ -385,7 +385,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _open(self, status: int, content: str, headers: Mapping[str, str]) -> None:
-        self._look()
+        self._check_client()
         self.send_response(status)
         for name, value in {"content-type": content, **headers}.items():
             self.send_header(name, value)
@@ -395,8 +395,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
 
-    def _look(self) -> None:
-        """Raise ``_Gone`` if nobody is there any more."""
+    def _check_client(self) -> None:
+        """Raise ``_Gone`` if the client has disconnected."""
         readable, _, _ = select.select([self.connection], [], [], 0)
         if self.server.stopping.is_set() or (readable and not self.connection.recv(1, socket.MSG_PEEK)):
             raise _Gone
@@ -404,13 +404,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            self._look()
+            self._check_client()
             time.sleep(min(GLANCE, left))
 
     def _hold(self, hold: Mapping[str, Any]) -> None:
         Path(hold["touch"]).touch()
         while not Path(hold["until"]).exists():
-            self._look()
+            self._check_client()
             time.sleep(GLANCE)
 
 

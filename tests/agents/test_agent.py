@@ -1,4 +1,4 @@
-"""The agent's loop, in memory: what the model is told, what is recorded, and how a run ends."""
+"""The agent loop, in memory: what the model gets, what is recorded, and how a run ends."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_calls_of_one_answer_run_side_by_side_and_are_recorded_as_they_fin
     assert get_sent_contents(model) == ["done 0", "done 1"]
 
 
-async def test_what_goes_wrong_is_told_to_the_model() -> None:
+async def test_failures_are_feedback_for_the_model() -> None:
     @tool
     async def broken() -> str:
         """Raises."""
@@ -108,7 +108,7 @@ async def test_what_goes_wrong_is_told_to_the_model() -> None:
     assert [step.attempt_count for step in result.steps["unrecordable"]] == [1]
 
 
-async def test_a_tools_own_retries_come_before_the_model_hears_of_it() -> None:
+async def test_a_tools_own_retries_come_before_the_model_sees_the_error() -> None:
     tries: list[int] = []
 
     @tool(retries=2)
@@ -201,7 +201,7 @@ class Keys:
     secret = "do-not-record"
 
 
-async def test_deps_are_handed_to_tools_and_sub_agents_and_never_recorded() -> None:
+async def test_tools_and_sub_agents_get_deps_that_are_never_recorded() -> None:
     seen: list[tuple[str, str]] = []
 
     @tool
@@ -222,7 +222,7 @@ async def test_deps_are_handed_to_tools_and_sub_agents_and_never_recorded() -> N
     assert "do-not-record" not in repr(vars(runner._world.store))
 
 
-async def test_missing_deps_fail_the_run_and_are_not_the_models_business() -> None:
+async def test_missing_deps_fail_the_run_without_another_model_call() -> None:
     @tool
     async def needs(ctx: RunContext[int]) -> int:
         """Needs deps."""
@@ -235,6 +235,37 @@ async def test_missing_deps_fail_the_run_and_are_not_the_models_business() -> No
     assert isinstance(result.error, DepsMissing)
     assert "run_worker(deps=...)" in str(result.error)
     assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize("deps_type", [Keys, Keys | int])
+async def test_deps_of_the_wrong_type_are_refused_before_any_model_call(deps_type: Any) -> None:
+    model = ScriptedModel(["never"])
+    agent = Agent(model, name="agent-with-wrong-deps", deps_type=deps_type)
+    with pytest.raises(InputError, match=r"'agent-with-wrong-deps' has deps_type=.*Keys.*, and deps= is a str: pass"):
+        await Runner().run(agent, "go", deps="keys")
+    with pytest.raises(InputError, match="deps= is a str"):
+        await agent.run_worker("memory://", deps="keys")
+    assert not model.calls
+
+
+@pytest.mark.parametrize("deps_type", [None, type(None), dict[str, int], Any])
+async def test_deps_whose_type_cannot_be_checked_are_accepted(deps_type: Any) -> None:
+    agent = Agent(ScriptedModel(["ok"]), name="agent-with-unchecked-deps", deps_type=deps_type)
+    assert (await Runner().run(agent, "go", deps="keys")).output.output == "ok"
+
+
+async def test_a_sub_agent_that_cannot_use_its_parents_deps_names_their_type() -> None:
+    @tool
+    async def count(ctx: RunContext[int]) -> int:
+        """Counts."""
+        return ctx.deps
+
+    helper = Agent(ScriptedModel([call("count"), "never"]), name="deps-of-int", tools=[count], deps_type=int)
+    model = ScriptedModel([call("deps-of-int", task="t"), "never"])
+    agent = Agent(model, name="agent-with-deps-of-str", subagents=[helper], deps_type=str)
+    result = await Runner().run(agent, "go", deps="keys")
+    assert isinstance(result.error, DepsMissing)
+    assert "agent 'deps-of-int' has deps_type=int, and this process was given a str for run" in str(result.error)
 
 
 async def test_instructions_may_be_a_function_and_are_recorded() -> None:
@@ -268,13 +299,13 @@ async def test_in_workflow_code_a_run_is_a_child() -> None:
     assert [child.workflow for child in result.children] == ["agent-as-child"]
 
 
-async def test_a_fork_may_put_a_text_in_place_of_an_answer() -> None:
+async def test_a_fork_may_replace_an_answer_by_a_text() -> None:
     agent = Agent(ScriptedModel([call("double", number=1), "two"]), name="agent-forked", tools=[double])
     runner = Runner()
     result = await runner.run(agent, "go")
     forked = await runner.fork(result.run_id, at=3, with_output="twelve")
     assert (result.output.output, forked.output.output) == ("two", "twelve")
-    assert forked.output.usage.calls == 1  # the recorded one that it shares; nobody was asked for the other
+    assert forked.output.usage.calls == 1  # the recorded one that it shares; the other was not a call
 
 
 async def test_message_history_comes_first() -> None:
@@ -288,7 +319,7 @@ async def test_message_history_comes_first() -> None:
     assert model.calls[0].message_count == 3
 
 
-async def test_a_once_tool_in_flight_at_a_crash_is_told_to_the_model_and_not_repeated() -> None:
+async def test_a_once_tool_in_flight_at_a_crash_is_not_repeated_and_the_model_learns_of_it() -> None:
     charged: list[int] = []
 
     @tool(effect="once")
@@ -350,7 +381,7 @@ async def test_a_journal_is_replayed_in_a_new_process() -> None:
         ({"name": "bad-7", "fallback": [""]}, "model"),
     ],
 )
-async def test_mistakes_are_told_when_an_agent_is_defined(options: dict[str, Any], words: str) -> None:
+async def test_mistakes_are_reported_when_an_agent_is_defined(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DefinitionError, match=words):
         Agent("openai:gpt-4o", **options)
 

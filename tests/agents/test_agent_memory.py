@@ -12,7 +12,7 @@ from holdfast.testing import Runner, ScriptedModel, call
 pytestmark = pytest.mark.asyncio
 
 
-def told(messages: list[Any]) -> str:
+def get_last_result(messages: list[Any]) -> str:
     """What the last tool returned, as the answer."""
     return str(messages[-1].parts[0].content)
 
@@ -24,9 +24,13 @@ def returns(messages: Any) -> list[str]:
 
 async def test_a_later_run_finds_what_an_earlier_one_remembered(runtime: Runtime):
     first = Agent(
-        ScriptedModel([call("remember", key="tea", text="Ada takes milk"), told]), name="mem-first", memory="u"
+        ScriptedModel([call("remember", key="tea", text="Ada takes milk"), get_last_result]),
+        name="mem-first",
+        memory="u",
     )
-    later = Agent(ScriptedModel([call("search_memory", words="milk sugar"), told]), name="mem-later", memory="u")
+    later = Agent(
+        ScriptedModel([call("search_memory", words="milk sugar"), get_last_result]), name="mem-later", memory="u"
+    )
     assert (await first.run("learn")).output == "Remembered under 'tea'."
     assert "Ada takes milk" in (await later.run("what does she take?")).output
 
@@ -66,7 +70,7 @@ async def test_the_code_chooses_the_namespace_from_the_context(runtime: Runtime,
         assert await client.memory.list("user/eve") == []
 
 
-async def test_the_model_is_told_of_its_memory_and_shown_the_tools(runtime: Runtime):
+async def test_the_model_gets_memory_guidance_and_tools(runtime: Runtime):
     model = ScriptedModel(["ok"])
     await Agent(model, name="mem-shown", memory="u", instructions="Be kind.").run("go")
     [asked] = model.calls
@@ -74,8 +78,8 @@ async def test_the_model_is_told_of_its_memory_and_shown_the_tools(runtime: Runt
     assert asked.instructions.startswith("Be kind.\n\nYou have a memory that outlives this conversation.")
 
 
-async def test_bad_keys_and_long_texts_are_told_to_the_model(runtime: Runtime, url: str):
-    script = [[call("remember", key="", text="x"), call("remember", key="k", text="x" * 20_001)], told]
+async def test_bad_keys_and_long_texts_are_feedback_for_the_model(runtime: Runtime, url: str):
+    script = [[call("remember", key="", text="x"), call("remember", key="k", text="x" * 20_001)], get_last_result]
     result = await Agent(ScriptedModel(script), name="mem-bad", memory="u").run("go")
     returns = [
         str(part.content) for message in result.messages for part in message.parts if part.part_kind == "tool-return"
@@ -92,7 +96,7 @@ async def test_memory_of_an_agent_survives_a_crash_at_every_point():
         [call("remember", key="b", text="two"), call("remember", key="c", text="three")],
         call("forget", key="a"),
         call("search_memory", words="one two"),
-        told,
+        get_last_result,
     ]
     agent = Agent(ScriptedModel(script), name="mem-crashes", memory="u")
     await Runner(max_pairs=20, replay_processes=0).crash_everywhere(agent, "go")

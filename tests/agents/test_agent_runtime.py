@@ -24,7 +24,7 @@ async def look_up(word: str) -> str:
     return f"{word}: a word"
 
 
-async def test_a_result_tells_the_answer_the_usage_the_cost_and_the_messages(runtime: Runtime) -> None:
+async def test_a_result_has_the_answer_the_usage_the_cost_and_the_messages(runtime: Runtime) -> None:
     model = ScriptedModel([call("look_up", word="tide"), "A tide is a word."], **PRICED)
     agent = Agent(model, name="runtime-words", tools=[look_up], instructions="You know words.")
     result = await agent.run("What is a tide?")
@@ -41,7 +41,7 @@ async def test_a_result_tells_the_answer_the_usage_the_cost_and_the_messages(run
     assert len(model.calls) == 2
 
 
-async def test_the_journal_tells_the_same_conversation_as_the_model_saw(runtime: Runtime) -> None:
+async def test_the_journal_has_the_conversation_that_the_model_saw(runtime: Runtime) -> None:
     seen: list[Any] = []
 
     def last(messages: list[Any]) -> str:
@@ -61,7 +61,7 @@ async def test_the_journal_tells_the_same_conversation_as_the_model_saw(runtime:
     assert len(seen) == 7
 
 
-async def test_an_unknown_price_is_told(runtime: Runtime) -> None:
+async def test_an_unknown_price_is_reported(runtime: Runtime) -> None:
     agent = Agent(ScriptedModel(["hm"], usage=(10, 5)), name="runtime-unpriced")
     result = await agent.run("go")
     assert result.cost is None
@@ -112,7 +112,7 @@ async def test_a_session_takes_one_run_at_a_time_and_leaves_out_what_failed(runt
     assert (await (await agent.start("four", session="s")).result()).output == "5 messages"
 
 
-async def test_a_budget_parks_the_run_until_somebody_raises_it(runtime: Runtime, url: str) -> None:
+async def test_a_budget_parks_the_run_until_it_is_raised(runtime: Runtime, url: str) -> None:
     model = ScriptedModel([call("look_up", word="a"), call("look_up", word="b"), "done"], **PRICED)
     agent = Agent(model, name="runtime-budget", tools=[look_up], budget=Budget(turns=2))
     handle = await agent.start("go")

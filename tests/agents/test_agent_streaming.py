@@ -1,4 +1,4 @@
-"""Answers that come piece by piece: what is heard, what is recorded, and that nothing else is another thing."""
+"""Streamed answers: live text, records, and that nothing else differs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def look(city: str) -> str:
     return f"{city} is nice"
 
 
-def asked(script: str) -> list[ModelMessage]:
+def make_request(script: str) -> list[ModelMessage]:
     return [ModelRequest.user_text_prompt("Go.", instructions=f"script:{script}")]
 
 
@@ -78,8 +78,8 @@ async def test_what_is_recorded_of_a_stream_is_what_is_recorded_of_the_whole(
     one = get_model(model)
     settings, parameters = disable_sdk_retries(one, None), ModelRequestParameters(function_tools=[LOOK])
     heard: list[str] = []
-    whole = await request(one, asked("same"), settings, parameters)
-    streamed = await request(one, asked("same"), settings, parameters, heard.append)
+    whole = await request(one, make_request("same"), settings, parameters)
+    streamed = await request(one, make_request("same"), settings, parameters, heard.append)
     assert without_times(streamed) == without_times(whole)
     assert streamed.usage.input_tokens > 0
     assert "".join(heard) == turn.get("text", "")
@@ -88,7 +88,9 @@ async def test_what_is_recorded_of_a_stream_is_what_is_recorded_of_the_whole(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_agent_asks_for_streams_unless_told_otherwise(server: ProviderServer, runtime: Runtime, stream: bool):
+async def test_an_agent_requests_streams_unless_they_are_turned_off(
+    server: ProviderServer, runtime: Runtime, stream: bool
+):
     server.scripts = {"weather": [{"text": "Sunny.", "usage": {"input": 10, "output": 5}}]}
     name = f"streaming-{stream}"
     agent = Agent(
@@ -102,7 +104,7 @@ async def test_an_agent_asks_for_streams_unless_told_otherwise(server: ProviderS
     assert [one.stream for one in server.address.calls] == [stream]
 
 
-# What is heard
+# Live text
 
 
 async def test_the_text_is_read_while_the_answer_still_comes(server: ProviderServer, runtime: Runtime, tmp_path: Path):
@@ -126,7 +128,7 @@ async def test_the_text_is_read_while_the_answer_still_comes(server: ProviderSer
     assert "retracted" not in seen
 
 
-async def test_a_fallback_takes_back_what_the_model_before_it_has_said(server: ProviderServer, runtime: Runtime):
+async def test_a_fallback_retracts_the_text_of_the_failed_model(server: ProviderServer, runtime: Runtime):
     """The first breaks off in the middle for good; a refusal is not repeated."""
     go = asyncio.Event()
 
@@ -151,11 +153,11 @@ async def test_a_fallback_takes_back_what_the_model_before_it_has_said(server: P
     assert told[-2:] == [("answered", "Sunny."), ("ended", "")]
 
 
-async def test_texts_around_a_call_are_heard_as_they_are_read_from_the_record(runtime: Runtime):
+async def test_streamed_texts_around_a_call_equal_those_in_the_record(runtime: Runtime):
     heard: list[str] = []
     parts = [TextPart("One, "), TextPart("two."), ThinkingPart("Hm."), TextPart("Three."), ToolCallPart("look", {})]
     model = ScriptedModel([ModelResponse([*parts, TextPart("Four.")])])
-    await request(model, asked("x"), {}, ModelRequestParameters(function_tools=[LOOK]), heard.append)
+    await request(model, make_request("x"), {}, ModelRequestParameters(function_tools=[LOOK]), heard.append)
     assert "".join(heard) == "One, two.\n\nThree.\n\nFour."
     agent = Agent(
         ScriptedModel([["One.", call("look", city="Rom"), "Two."], "Done."]), name="streaming-parts", tools=[look]
@@ -166,15 +168,15 @@ async def test_texts_around_a_call_are_heard_as_they_are_read_from_the_record(ru
     assert texts == ["One.\n\nTwo.", "Done."]
 
 
-async def test_an_llm_step_is_heard_as_well(runtime: Runtime):
+async def test_an_llm_step_is_streamed_too(runtime: Runtime):
     go = asyncio.Event()
 
-    async def speak(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+    async def stream_words(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
         yield "Half "
         await go.wait()
         yield "and whole."
 
-    @llm_step(model=FunctionModel(stream_function=speak))
+    @llm_step(model=FunctionModel(stream_function=stream_words))
     async def sum_up(text: str) -> str:
         return f"Sum up: {text}"
 
@@ -217,7 +219,7 @@ async def plain(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     return ModelResponse([TextPart("Whole.")])
 
 
-async def test_a_model_that_cannot_stream_is_asked_as_ever():
+async def test_a_model_that_cannot_stream_is_called_without():
     class Refusing(WrapperModel):
         def request_stream(self, *args: Any, **kwargs: Any) -> Any:
             raise NotImplementedError("not this one")
@@ -230,16 +232,16 @@ async def test_a_model_that_cannot_stream_is_asked_as_ever():
     assert can_stream(refusing), "it is only known when it is asked"
     for model in (silent, WrapperModel(silent), function, refusing):
         heard: list[str] = []
-        answer = await request(model, asked("x"), {}, ModelRequestParameters(), heard.append)
+        answer = await request(model, make_request("x"), {}, ModelRequestParameters(), heard.append)
         assert (answer.text, heard) == ("Whole.", [])
 
 
-async def test_a_model_with_a_request_of_its_own_is_asked_by_that():
+async def test_a_model_with_its_own_request_method_is_not_streamed():
     class Watched(WrapperModel):
-        asked = 0
+        request_count = 0
 
         async def request(self, *args: Any, **kwargs: Any) -> ModelResponse:
-            self.asked += 1
+            self.request_count += 1
             return await super().request(*args, **kwargs)
 
     class Renamed(Watched):
@@ -249,8 +251,8 @@ async def test_a_model_with_a_request_of_its_own_is_asked_by_that():
     assert can_stream(WrapperModel(ScriptedModel(["one"])))
     assert not can_stream(watched)
     heard: list[str] = []
-    answer = await request(watched, asked("any"), {}, ModelRequestParameters(), heard.append)
-    assert (answer.text, watched.asked, heard) == ("one two three", 1, [])
+    answer = await request(watched, make_request("any"), {}, ModelRequestParameters(), heard.append)
+    assert (answer.text, watched.request_count, heard) == ("one two three", 1, [])
 
 
 async def test_an_answer_that_is_cut_off_is_none(runtime: Runtime):
@@ -266,22 +268,22 @@ async def test_an_answer_that_is_cut_off_is_none(runtime: Runtime):
         request_stream = ScriptedModel.request_stream  # which asks the one above
 
     with pytest.raises(UnexpectedModelBehavior, match="the stream ended before the answer did"):
-        await request(Cut(["Half"]), asked("x"), {}, ModelRequestParameters(), lambda _: None)
+        await request(Cut(["Half"]), make_request("x"), {}, ModelRequestParameters(), lambda _: None)
 
 
 # A model by a script
 
 
-async def test_a_scripted_model_says_the_same_word_by_word():
+async def test_a_scripted_model_streams_the_same_text():
     model = ScriptedModel([["Two words,  and  more\n", call("look", city="Rom")]], usage=(3, 4))
     parameters = ModelRequestParameters(function_tools=[LOOK])
     heard: list[str] = []
-    streamed = await request(model, asked("x"), {}, parameters, heard.append)
-    assert streamed == await request(model, asked("x"), {}, parameters)
+    streamed = await request(model, make_request("x"), {}, parameters, heard.append)
+    assert streamed == await request(model, make_request("x"), {}, parameters)
     assert [piece for piece in heard if piece] == ["Two", " words,", "  and", "  more", "\n"]
 
 
-async def test_nothing_is_streamed_where_nobody_could_read_it(server: ProviderServer):
+async def test_nothing_is_streamed_without_a_reader(server: ProviderServer):
     """Outside of a run."""
     server.scripts = {"weather": [{"text": "Sunny."}]}
 
@@ -297,7 +299,7 @@ async def test_nothing_is_streamed_where_nobody_could_read_it(server: ProviderSe
 # In a test of the user's
 
 
-async def test_a_runner_tells_what_has_happened():
+async def test_a_runner_reports_events():
     agent = Agent(ScriptedModel([call("look", city="Rom"), "Nice."]), name="streaming-runner", tools=[look])
     runner = Runner()
     result = await runner.run(agent, "Go.")

@@ -42,7 +42,7 @@ def names(result: Any) -> list[str]:
 # When
 
 
-async def test_a_conversation_that_nears_the_limit_goes_on_with_a_summary() -> None:
+async def test_a_conversation_that_nears_the_limit_continues_with_a_summary() -> None:
     model = Listener(make_find_script(20), summary="Ten were found.")
     agent = Agent(model, name="compact-near", tools=[find], instructions="Find.", compaction=WINDOW)
     result = await Runner().run(agent, "Find twenty.")
@@ -66,7 +66,7 @@ async def test_a_conversation_that_nears_the_limit_goes_on_with_a_summary() -> N
     assert begin[1 : -2 or None] == before[len(before) - (len(begin) - 3) :]
 
 
-async def test_the_plan_is_kept_in_its_own_words(runtime: Runtime) -> None:
+async def test_the_plan_is_kept_word_for_word(runtime: Runtime) -> None:
     def plan(*statuses: str) -> Any:
         return call("write_plan", items=[{"task": f"part {n}", "status": one} for n, one in enumerate(statuses)])
 
@@ -179,7 +179,7 @@ class City(BaseModel):
     people: int
 
 
-async def test_a_structured_answer_that_is_corrected_goes_on_over_a_compaction() -> None:
+async def test_corrections_of_a_structured_answer_continue_after_a_compaction() -> None:
     script = [
         *make_find_script(6, answer(name="Paris")),
         "Paris!",
@@ -208,7 +208,7 @@ async def test_a_huge_result_is_cut_rather_than_refused() -> None:
     assert len(result.steps["find_much"][0].output) == 9000
 
 
-async def test_a_huge_first_result_is_cut_and_nobody_is_asked_for_a_summary_of_nothing() -> None:
+async def test_a_huge_first_result_is_cut_without_requesting_a_summary() -> None:
     model = Listener([[call("find_much", characters=9000), call("find", number=1)], "done"])
     agent = Agent(model, name="compact-first", tools=[find, find_much], compaction=WINDOW)
     result = await Runner().run(agent, "go")
@@ -265,7 +265,7 @@ async def test_a_summary_is_not_streamed_to_who_follows_the_run() -> None:
 
 
 async def test_a_result_that_comes_late_is_kept_with_its_call() -> None:
-    """No agent of ours leaves a call open; a history from elsewhere may."""
+    """A Holdfast agent leaves no call open, but a message history from elsewhere may."""
     history = [
         ModelRequest.user_text_prompt("go"),
         ModelResponse([TextPart("x" * 500)]),
@@ -283,7 +283,7 @@ async def test_a_result_that_comes_late_is_kept_with_its_call() -> None:
 # The provider says so
 
 
-async def test_a_refusal_is_recorded_and_the_summary_takes_the_place_of_older_turns() -> None:
+async def test_a_rejection_is_recorded_and_a_summary_replaces_older_turns() -> None:
     def at_most_nine(messages: list[ModelMessage]) -> Any:
         return TOO_LONG if len(messages) > 9 else call("find", number=5)
 
@@ -299,7 +299,7 @@ async def test_a_refusal_is_recorded_and_the_summary_takes_the_place_of_older_tu
     assert len(model.sent) == 13
 
 
-async def test_after_a_refusal_what_was_taken_before_is_the_measure() -> None:
+async def test_after_a_rejection_the_last_accepted_size_is_the_limit() -> None:
     """Nobody knows what the model takes, and one result is far longer than that."""
 
     def answers(messages: list[ModelMessage]) -> Any:
@@ -311,7 +311,7 @@ async def test_after_a_refusal_what_was_taken_before_is_the_measure() -> None:
     assert names(result).count("compaction") == 1
 
 
-async def test_a_refusal_right_after_a_compaction_fails_with_ways_out() -> None:
+async def test_a_rejection_right_after_a_compaction_fails_with_advice() -> None:
     model = Listener(make_find_script(9, TOO_LONG))
     agent = Agent(model, name="compact-in-vain", tools=[find], compaction=Compaction(keep_share=0.4))
     result = await Runner().run(agent, "go")
@@ -322,7 +322,7 @@ async def test_a_refusal_right_after_a_compaction_fails_with_ways_out() -> None:
     assert names(result).count("compaction") == 1
 
 
-async def test_what_cannot_be_compacted_fails_with_ways_out() -> None:
+async def test_a_conversation_that_cannot_be_compacted_fails_with_advice() -> None:
     model = Listener([TOO_LONG])
     result = await Runner().run(Agent(model, name="compact-nothing"), "x" * 5000)
     assert isinstance(result.error, ModelRequestRejected)
@@ -348,7 +348,7 @@ async def test_another_model_may_summarise() -> None:
     assert "By another." in texts(model.sent[-1][0])[1]
 
 
-async def test_a_summariser_that_takes_less_is_shown_less() -> None:
+async def test_a_summarizing_model_with_a_smaller_context_gets_less() -> None:
     shown: list[int] = []
 
     def summary(messages: list[ModelMessage]) -> Any:
@@ -365,7 +365,7 @@ async def test_a_summariser_that_takes_less_is_shown_less() -> None:
     assert shown[2] <= 4000
 
 
-async def test_an_empty_summary_is_asked_for_again_and_then_it_fails() -> None:
+async def test_an_empty_summary_is_requested_again_and_then_the_run_fails() -> None:
     said = iter(["", "At last."])
     model = Listener(make_find_script(9), summary=lambda _: next(said))
     result = await Runner().run(Agent(model, name="compact-empty", tools=[find], compaction=WINDOW), "go")
@@ -499,7 +499,7 @@ async def test_a_deploy_may_change_the_limits_under_a_running_run(compaction: Co
     assert names(result).count("compaction") >= 1
 
 
-async def test_a_deploy_that_leaves_nothing_to_compact_lets_the_model_be_asked() -> None:
+async def test_after_a_deploy_that_leaves_nothing_to_compact_the_model_is_called() -> None:
     model = Listener([call("find_much", characters=1700), "done"])
     agent = Agent(
         model, name="compact-no-more", tools=[find_much], compaction=Compaction(window=1000, trigger_share=0.4)
@@ -516,7 +516,7 @@ async def test_a_deploy_that_leaves_nothing_to_compact_lets_the_model_be_asked()
     assert result.output.usage.calls == 2
 
 
-async def test_a_fork_may_put_a_text_in_place_of_a_summary() -> None:
+async def test_a_fork_may_replace_a_summary_by_a_text() -> None:
     model = Listener(make_find_script(9))
     runner = Runner()
     result = await runner.run(Agent(model, name="compact-forked", tools=[find], compaction=WINDOW), "go")
@@ -540,7 +540,7 @@ def spoken() -> list[ModelMessage]:
     ]
 
 
-async def test_the_text_tells_who_said_what() -> None:
+async def test_the_transcript_names_the_speakers() -> None:
     text = format_transcript(spoken(), "Be kind.", 100_000)
     for words in ("[user]\nLook:\n<https://example.org/tea.png>", '[agent calls look]\n{"at":"tea"}', "Be kind."):
         assert words in text

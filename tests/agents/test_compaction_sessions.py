@@ -1,4 +1,4 @@
-"""Compaction over several runs: sessions, histories, and what the journal tells of it."""
+"""Compaction over several runs: sessions, message histories, and the journal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOW = Compaction(window=1000)
 # One run
 
 
-async def test_the_journal_tells_the_same_context_as_the_model_was_sent(runtime: Runtime) -> None:
+async def test_the_journal_has_the_context_that_the_model_got(runtime: Runtime) -> None:
     script = [*make_find_script(5, ""), *([call("find", number=1), call("find", number=2)] for _ in range(8)), "done"]
     model = Listener(script)
     agent = Agent(model, name="compacted-same", tools=[find], instructions="Find.", compaction=WINDOW)
@@ -36,11 +36,11 @@ async def test_the_journal_tells_the_same_context_as_the_model_was_sent(runtime:
         until = [record for record in history.records if record.seq < seq]
         then = rebuild_conversation(run.inputs, run.clock_started_at, until, lambda _: "Find.")
         assert then.context == sent
-        # What was counted before a compaction tells nothing of what is sent after it.
+        # The provider's count from before a compaction says nothing about the new context.
         assert (then.last_usage is None) == (not until or until[-1].name == "compaction")
 
 
-async def test_all_that_was_said_is_in_the_result_and_no_summary(runtime: Runtime) -> None:
+async def test_the_result_has_all_messages_and_no_summary(runtime: Runtime) -> None:
     model = Listener(make_find_script(20))
     agent = Agent(model, name="compacted-result", tools=[find], compaction=WINDOW)
     handle = await agent.start("Find all.")
@@ -76,7 +76,7 @@ async def test_a_tool_may_be_called_compaction(runtime: Runtime) -> None:
 # Sessions
 
 
-async def test_the_next_run_of_a_session_goes_on_from_the_compacted_context(runtime: Runtime, url: str) -> None:
+async def test_the_next_run_of_a_session_continues_the_compacted_context(runtime: Runtime, url: str) -> None:
     model = Listener(
         [*make_find_script(9, "first"), call("find", number=77), "second", "third"], summary="Nine were found."
     )
@@ -129,7 +129,7 @@ async def test_a_compaction_covers_what_came_from_earlier_runs(
     async with Runtime(url):
         fourth = await (await agent.start("Fourth.", session="s")).result()
     assert fourth.output == "four"
-    assert len(read) == 1 + 3  # for the model only the third run; for the result, all that was said
+    assert len(read) == 1 + 3  # for the model only the third run; for the result, all messages
     assert model.sent[-1][:-1] == context
     assert len(fourth.messages) == 8 + 8 + 14 + 2
 
@@ -195,7 +195,7 @@ MODELS = ["openai-chat:gpt-4o", "openai:gpt-4o", "anthropic:claude-sonnet-5"]
 
 
 @pytest.mark.parametrize("model", MODELS)
-async def test_a_provider_that_says_too_long_is_asked_again_with_less(
+async def test_after_a_too_long_error_the_provider_gets_a_shorter_conversation(
     runtime: Runtime, server: ProviderServer, model: str
 ) -> None:
     name = f"compacted-by-{MODELS.index(model)}"
@@ -217,7 +217,7 @@ async def test_a_provider_that_says_too_long_is_asked_again_with_less(
 
 
 @pytest.mark.parametrize("model", MODELS)
-async def test_a_provider_that_says_too_long_for_ever_fails_the_run(
+async def test_a_provider_that_always_says_too_long_fails_the_run(
     runtime: Runtime, server: ProviderServer, model: str
 ) -> None:
     name = f"compacted-never-{MODELS.index(model)}"

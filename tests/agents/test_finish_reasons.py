@@ -1,4 +1,4 @@
-"""Answers that did not end as usual: cut off at the limit of tokens, filtered, refused. Whoever reads them is told."""
+"""Answers that did not end as usual: cut off at the token limit, filtered, refused. All readers see the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cut(text: str, reason: Any = "length", **details: Any) -> ModelResponse:
     return ModelResponse([TextPart(text)] if text else [], finish_reason=reason, provider_details=details or None)
 
 
-async def test_the_result_tells_why_an_answer_ended(runtime: Runtime):
+async def test_the_result_has_the_finish_reason(runtime: Runtime):
     for reason, refusal in (("length", ""), ("content_filter", ""), ("content_filter", "Not this part.")):
         model = ScriptedModel([cut("Once upon a", reason, refusal=refusal)])
         agent = Agent(model, name=f"finish-{reason}-{len(refusal)}")
@@ -45,14 +45,14 @@ async def test_a_result_that_was_recorded_before_is_finished():
     assert told == AgentResult("Hi", told.usage, "r", "stop", "")
 
 
-async def test_what_a_refusal_says_cannot_be_taken_for_the_output(runtime: Runtime):
+async def test_the_text_of_a_refusal_is_not_the_output(runtime: Runtime):
     words = 'No: ,"output":"yes"} is not for me.'
     agent = Agent(ScriptedModel([cut("Well,", "content_filter", refusal=words)]), name="finish-quoting")
     result = await agent.run("Say it.")
     assert (result.output, result.refusal) == ("Well,", words)
 
 
-async def test_a_refusal_without_an_answer_fails_the_run_and_says_why(runtime: Runtime):
+async def test_a_refusal_without_an_answer_fails_the_run_with_its_reason(runtime: Runtime):
     agent = Agent(ScriptedModel([cut("", "content_filter", refusal="I must not.")]), name="finish-refused")
     with pytest.raises(RunFailed) as failed:
         await agent.run("Do harm.")
@@ -61,7 +61,7 @@ async def test_a_refusal_without_an_answer_fails_the_run_and_says_why(runtime: R
     assert "refuses to answer: I must not." in str(cause)
 
 
-async def test_the_story_and_the_conversation_tell_it(runtime: Runtime):
+async def test_the_report_and_the_conversation_show_it(runtime: Runtime):
     agent = Agent(ScriptedModel([cut("Once upon a")]), name="finish-told")
     run_id = (await agent.run("Tell a story.")).run_id
     async with Client(runtime.url) as client:
@@ -121,7 +121,7 @@ async def test_an_answer_after_a_tool_is_not_the_end_of_what_was_cut_off_before(
     assert (await agent.run("What is the weather?")).output == "It rains."
 
 
-async def test_a_text_is_not_continued_unless_somebody_wants_it(runtime: Runtime):
+async def test_a_text_is_not_continued_by_default(runtime: Runtime):
     model = ScriptedModel([cut("Once upon ")])
     result = await Agent(model, name="finish-plain").run("Tell a story.")
     assert (result.output, result.finish_reason) == ("Once upon ", "length")
@@ -132,7 +132,7 @@ async def test_only_texts_can_be_continued():
         Agent("openai:gpt-4o", name="finish-typed", output_type=Output(int, continue_truncated=True))
 
 
-async def test_a_limit_that_leaves_nothing_of_the_answer_is_told_to_the_model(runtime: Runtime):
+async def test_a_limit_that_leaves_no_answer_is_feedback_for_the_model(runtime: Runtime):
     model = ScriptedModel([cut(""), "Yes."])
     result = await Agent(model, name="finish-empty").run("Well?")
     assert result.output == "Yes."
@@ -169,13 +169,13 @@ async def test_the_reason_that_the_library_makes_up_is_none():
         assert not is_unfinished(kind, ended("stop", tokens=3))  # the count comes last
 
 
-async def test_of_some_streams_it_cannot_be_told():
+async def test_the_end_of_some_streams_cannot_be_detected():
     assert not is_unfinished(SnowflakeStreamedResponse, ended("stop"))  # whose provider never says it
     assert not is_unfinished(object, ended())
     assert is_unfinished(object, ended("stop", state="incomplete"))
 
 
-async def test_a_model_of_ones_own_need_not_say_why_it_stopped(runtime: Runtime):
+async def test_a_users_own_model_needs_no_finish_reason(runtime: Runtime):
     async def stream(_: list[Any], __: AgentInfo) -> Any:
         yield "Hello "
         yield "there."

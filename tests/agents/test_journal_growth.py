@@ -1,4 +1,4 @@
-"""A turn costs as much late in a conversation as early in it: in bytes, in operations, and in what is handed around."""
+"""A late turn of a conversation costs as much as an early one: in bytes, in operations, and in copied messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Seen:
 
     turn: int = 0
     lists: list[list[ModelMessage]] = field(default_factory=list[list[ModelMessage]])
-    """What the model was handed, turn by turn."""
+    """The messages that the model got, turn by turn."""
     pages: list[int] = field(default_factory=list[int])
     """How large the database was, before each model call."""
     operations: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
@@ -162,7 +162,7 @@ def test_each_turn_is_two_operations(journal: Journal) -> None:
     assert len(journal.seen.operations[TURNS]) <= 3  # the last answer, the end of the run, and that of the worker
 
 
-def test_the_model_is_handed_the_conversation_itself_and_no_copy_of_it(journal: Journal) -> None:
+def test_the_model_gets_the_conversation_itself_not_a_copy(journal: Journal) -> None:
     first = journal.seen.lists[0]
     assert len(journal.seen.lists) == TURNS
     assert all(one is first for one in journal.seen.lists)

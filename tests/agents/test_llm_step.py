@@ -297,7 +297,7 @@ async def test_the_output_type_wins_over_the_annotation_and_without_both_it_is_a
 
 
 @pytest.mark.asyncio
-async def test_a_tool_that_is_not_there_is_no_answer() -> None:
+async def test_a_call_of_an_unknown_tool_is_not_an_answer() -> None:
     model = ScriptedModel([call("search", query="x"), "found"])
     result = await Runner(model=model).run(saying_something, "x")
     assert result.output == "found"
@@ -355,7 +355,7 @@ async def test_a_prompt_may_be_content_or_messages() -> None:
         ("mixed", "a list of texts"),
     ],
 )
-def test_a_prompt_that_is_none_is_told(prompt: str, told: str) -> None:
+def test_an_invalid_prompt_is_reported(prompt: str, told: str) -> None:
     result = Runner(model=ScriptedModel([])).run_sync(asking_anything, prompt)
     assert isinstance(result.error, UsageError)
     assert told in str(result.error)
@@ -446,7 +446,7 @@ async def asking_side_by_side() -> list[str]:
 
 
 @pytest.mark.asyncio
-async def test_all_that_a_budget_has_held_up_go_on_when_it_is_raised() -> None:
+async def test_all_steps_that_wait_for_a_budget_continue_when_it_is_raised() -> None:
     runner = Runner()
     result = await runner.run(asking_side_by_side.options(budget=Budget(turns=1)))
     assert (result.status, result.usage.calls) == ("waiting", 1)
@@ -489,7 +489,7 @@ async def test_it_is_recorded_in_a_store_as_well(runtime: holdfast.Runtime) -> N
 # What is refused when it is declared
 
 
-def test_mistakes_are_told_when_the_step_is_declared() -> None:
+def test_mistakes_are_reported_when_the_step_is_declared() -> None:
     async def ask(what: str) -> str:
         return what
 

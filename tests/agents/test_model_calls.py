@@ -194,7 +194,7 @@ async def test_outside_of_a_run_it_waits_by_itself(monkeypatch: pytest.MonkeyPat
     assert 9.0 <= waits[1] <= 10.0
 
 
-async def test_outside_of_a_run_nobody_waits_longer_than_a_minute(monkeypatch: pytest.MonkeyPatch):
+async def test_outside_a_run_a_call_is_repeated_for_a_minute_at_most(monkeypatch: pytest.MonkeyPatch):
     waits: list[float] = []
     now = [1000.0]
 
@@ -242,7 +242,7 @@ async def test_messages_of_earlier_runs_come_first():
     assert model.asked == [[*earlier, *one.messages]]
 
 
-async def test_the_conversation_is_handed_on_as_it_is():
+async def test_the_conversation_is_passed_on_unchanged():
     seen: list[Any] = []
 
     class Keeper(Scripted):
@@ -271,7 +271,7 @@ async def test_a_passing_fault_is_repeated_after_a_growing_wait(runner: Runner):
     assert 3.5 <= seconds <= 7.0  # 1 + 2 + 4, of which up to a half is left to chance
 
 
-async def test_a_model_is_asked_again_as_often_as_its_policy_says(runner: Runner):
+async def test_a_model_is_called_again_as_often_as_its_policy_says(runner: Runner):
     model = Scripted(*[OVERLOADED] * 20)
     result, _ = await slept(runner, question(model, retry=RetryPolicy(retries=5)))
     assert len(model.asked) == 6
@@ -321,7 +321,7 @@ async def test_a_model_is_given_up_after_a_day(runner: Runner):
     assert 23 * 3600 < seconds <= 24 * 3600
 
 
-async def test_a_long_wait_that_the_provider_asks_for_is_waited_for_unless_another_model_answers(runner: Runner):
+async def test_a_long_retry_after_is_respected_unless_another_model_answers(runner: Runner):
     later = ModelHTTPError.for_category(
         ModelRateLimitError, status_code=429, model_name="m", headers={"retry-after": "7200"}
     )
@@ -333,7 +333,7 @@ async def test_a_long_wait_that_the_provider_asks_for_is_waited_for_unless_anoth
     assert 7200 <= seconds < 7201
 
 
-async def test_a_wait_that_is_longer_than_the_policy_is_told_and_not_waited_for(runner: Runner):
+async def test_a_retry_after_beyond_the_policy_fails_at_once(runner: Runner):
     later = ModelHTTPError.for_category(
         ModelRateLimitError, status_code=429, model_name="m", headers={"retry-after": "7200"}
     )
@@ -343,7 +343,7 @@ async def test_a_wait_that_is_longer_than_the_policy_is_told_and_not_waited_for(
     assert seconds == 0.0
 
 
-async def test_no_wait_that_the_provider_asks_for_is_shorter_than_the_backoff(runner: Runner):
+async def test_a_retry_after_never_shortens_the_backoff(runner: Runner):
     at_once = ModelHTTPError.for_category(
         ModelRateLimitError, status_code=429, model_name="m", headers={"retry-after": "0"}
     )
@@ -369,7 +369,7 @@ async def test_the_fallback_is_asked_after_one_quick_retry(runner: Runner):
     assert seconds <= 1.0
 
 
-async def test_a_chain_that_is_down_is_waited_for_and_whoever_is_back_first_answers(runner: Runner):
+async def test_when_all_models_fail_the_first_one_to_recover_answers(runner: Runner):
     first, second = Scripted(*[OVERLOADED] * 20, "Hi!"), Scripted(*[OVERLOADED] * 30, "Me!", name="o3")
     result, seconds = await slept(runner, question(first, second))
     assert result.output[0].startswith("openai:gpt-4o: Hi! (not openai:o3: status 503")
@@ -378,7 +378,7 @@ async def test_a_chain_that_is_down_is_waited_for_and_whoever_is_back_first_answ
     assert seconds > 1000
 
 
-async def test_a_model_that_has_refused_is_not_asked_again_while_another_is_waited_for(runner: Runner):
+async def test_a_model_that_rejected_the_call_is_not_called_again_during_a_backoff(runner: Runner):
     first, second = Scripted(*[OVERLOADED] * 5, "Hi!"), Scripted(NO_KEY, name="o3")
     result, _ = await slept(runner, question(first, second))
     assert result.output[0].startswith("openai:gpt-4o: Hi!")
@@ -398,7 +398,7 @@ async def test_an_attempt_has_a_time_out(runner: Runner):
     assert (len(model.asked), reply.response.text) == (3, "At last.")
 
 
-async def test_a_time_out_of_the_callers_is_not_ours():
+async def test_a_timeout_of_the_caller_is_not_a_model_failure():
     async def wait() -> None:
         await asyncio.Event().wait()
 
@@ -441,7 +441,7 @@ async def test_each_model_of_a_chain_has_a_quick_retry(runner: Runner):
     assert seconds <= 2.0
 
 
-async def test_all_models_are_told_of_when_none_answers(runner: Runner):
+async def test_the_error_names_all_models_when_none_answers(runner: Runner):
     result, _ = await slept(runner, question(Scripted(NO_KEY), Scripted(UserError("No tools."), name="o3")))
     assert isinstance(result.error, ModelRequestRejected)
     assert result.error.model == "openai:o3"
@@ -449,7 +449,7 @@ async def test_all_models_are_told_of_when_none_answers(runner: Runner):
     assert "openai:gpt-4o: status 401: Bad key [key]" in str(result.error)
 
 
-async def test_a_name_that_is_no_models_goes_to_the_next_one(runner: Runner):
+async def test_after_an_unknown_model_the_next_one_is_called(runner: Runner):
     result, _ = await slept(runner, question("nonsense", Scripted("Here.")))
     assert result.output[0].startswith("openai:gpt-4o: Here. (not nonsense: There is no model 'nonsense'")
 
@@ -527,7 +527,7 @@ async def test_a_model_without_a_price_keeps_a_budget_in_tokens(runner: Runner):
 # What is sent, and what comes back
 
 
-async def test_a_model_that_pauses_is_asked_to_go_on():
+async def test_a_model_that_pauses_is_asked_to_continue():
     model = Scripted()
     model.turns = [
         model.answer(TextPart("One, "), state="suspended", provider_response_id="a", provider_details={"box": 1}),
@@ -543,7 +543,7 @@ async def test_a_model_that_pauses_is_asked_to_go_on():
     assert model.asked[2][-1].parts == [TextPart("One, "), TextPart("two, ")]
 
 
-async def test_an_answer_that_is_told_anew_takes_the_place_of_the_first():
+async def test_a_repeated_answer_replaces_the_first_part():
     model = Scripted()
     model.turns = [
         model.answer(TextPart("So"), state="suspended", provider_response_id="a"),
@@ -600,7 +600,7 @@ async def test_parts_that_no_provider_knows_are_translated_first():
     assert messages[0].parts == [feedback]
 
 
-async def test_a_long_conversation_is_looked_through_once():
+async def test_a_long_conversation_is_scanned_once():
     class Counted(list[Any]):
         looks = 0
 

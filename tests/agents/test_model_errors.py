@@ -1,4 +1,4 @@
-"""Which failures of a model call are repeated, which are not, and what is said of them."""
+"""Which failures of a model call are repeated, which are not, and their error messages."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def named(error: Exception) -> str:
 
 
 @pytest.mark.parametrize("error", PASSING, ids=named)
-def test_what_happens_on_the_way_may_pass(error: Exception):
+def test_transport_errors_are_transient(error: Exception):
     assert classify_error(error).is_transient
 
 
@@ -112,7 +112,7 @@ def test_what_would_happen_again_is_a_refusal(error: Exception):
     assert not classify_error(error).is_transient
 
 
-def test_every_error_of_the_library_has_its_place():
+def test_every_error_of_the_library_is_classified():
     """A new class of error is to be looked at, not to be sorted by chance."""
     tree = {
         one.__name__
@@ -131,7 +131,7 @@ def test_every_error_of_the_library_has_its_place():
     assert tree - known <= not_of_requests
 
 
-def test_the_providers_own_words_are_kept():
+def test_the_providers_message_is_kept():
     body = {"error": {"message": "You are too fast.", "type": "rate"}}
     assert classify_error(http(429, body=body)) == ModelFailure(True, "You are too fast.", 429)
     assert classify_error(http(400, body={"message": "No tools here."})).description == "status 400: No tools here."
@@ -139,7 +139,7 @@ def test_the_providers_own_words_are_kept():
     assert "<html>down</html>" in classify_error(http(502, body="<html>down</html>")).message
 
 
-def test_an_answer_that_is_no_answer_is_called_that():
+def test_an_invalid_answer_is_called_that():
     told = classify_error(library.UnexpectedModelBehavior("Invalid response", "<html>Sign in</html>"))
     assert told.message == "an answer that is none: Invalid response, body: <html>Sign in</html>"
 
@@ -149,7 +149,7 @@ def test_a_long_story_is_cut():
     assert len(told.message) <= errors.MAX_MESSAGE_CHARS + 1
 
 
-def test_all_models_of_a_fallback_group_are_told_of():
+def test_the_failure_names_all_models_of_a_fallback_group():
     group = library.FallbackExceptionGroup("all", [http(401, body={"message": "no key"}), http(503, body="down")])
     told = classify_error(group)
     assert "status 401: no key; status 503" in told.message
@@ -198,7 +198,7 @@ def test_a_refusal_is_never_repeated():
     assert wait_after(ModelFailure(False, "no", 401, retry_after_s=1.0), 1) is None
 
 
-def test_the_engine_is_told_the_wait():
+def test_the_engine_gets_the_wait():
     assert read_retry_after(TransientModelError("down", 3.5)) == 3.5
     assert read_retry_after(ValueError()) is None
 
@@ -206,7 +206,7 @@ def test_the_engine_is_told_the_wait():
 # What the step fails with
 
 
-def test_a_refusal_says_what_to_do():
+def test_a_rejection_has_advice():
     told = classify_error(http(401, library.ModelAuthenticationError, body={"error": {"message": "Incorrect API key"}}))
     error = make_model_error("openai:gpt-4o", told, 1, [], "trip-1")
     assert type(error) is ModelRequestRejected
@@ -217,7 +217,7 @@ def test_a_refusal_says_what_to_do():
     )
 
 
-def test_an_exhausted_model_says_how_often_it_was_asked():
+def test_the_error_of_an_exhausted_model_has_the_attempts():
     error = make_model_error("openai:gpt-4o", ModelFailure(True, "down", 503), 6, [], "trip-1")
     assert type(error) is ModelUnavailable
     assert str(error).startswith(
@@ -225,12 +225,12 @@ def test_an_exhausted_model_says_how_often_it_was_asked():
     )
 
 
-def test_a_wait_that_is_too_long_is_told():
+def test_the_error_names_a_wait_that_is_too_long():
     error = make_model_error("a:b", ModelFailure(True, "busy.", 429, retry_after_s=7200), 1, [], "")
     assert str(error) == "a:b gave no answer in 1 attempt: status 429: busy. The provider asks to wait 7,200 s."
 
 
-def test_the_other_models_are_told_of():
+def test_the_error_names_the_other_models():
     error = make_model_error("c:d", ModelFailure(False, "no"), 1, [FailedModel("a:b", "status 503: down.", 6)], "")
     assert "The other models did not answer either: a:b: status 503: down." in str(error)
 

@@ -247,7 +247,7 @@ def test_structured_content_keeps_its_text():
     assert again(request) == request
 
 
-def test_what_a_message_has_beside_its_parts_goes_through_the_library():
+def test_unknown_fields_of_a_message_go_through_the_library():
     attempt = ModelRequestAttempt(
         model_name="a", outcome="error", error="E: no", timestamp=WHEN, duration=timedelta(seconds=2)
     )
@@ -269,14 +269,14 @@ def test_a_field_that_a_newer_library_adds_is_not_lost(monkeypatch: pytest.Monke
     assert again(ModelResponse([part], timestamp=WHEN)).parts == [part]
 
 
-def test_keys_of_a_newer_version_are_passed_over():
+def test_keys_of_a_newer_version_are_ignored():
     data = dump_message(ModelResponse([TextPart("Hi")], timestamp=WHEN))
     data["mood"] = "good"
     data["parts"][0]["pitch"] = 3
     assert load_message(data) == ModelResponse([TextPart("Hi")], timestamp=WHEN)
 
 
-def test_a_part_that_the_installed_library_cannot_read_is_told_with_both_versions():
+def test_the_error_for_an_unreadable_part_names_both_versions():
     data = {"role": "model", "parts": [{"other": {"part_kind": "hologram", "rays": 3}, "library": "9.1.0"}]}
     with pytest.raises(
         UnreadableRecord, match=rf"version 9\.1\.0 of pydantic-ai.*{message_layouts.LIBRARY}.*[Ii]nstall"
@@ -294,7 +294,7 @@ def test_a_part_that_the_installed_library_cannot_read_is_told_with_both_version
         {"role": "model", "parts": [{}]},
     ],
 )
-def test_what_is_no_message_of_ours_is_unreadable(data: dict[str, Any]):
+def test_invalid_message_data_is_unreadable(data: dict[str, Any]):
     with pytest.raises(UnreadableRecord, match="recorded message"):
         load_message(data)
 

@@ -47,7 +47,7 @@ def response(
 
 
 class Priced(TestModel):
-    """A model that stands in the price list."""
+    """A model in the price list."""
 
     @property
     def model_name(self) -> str:
@@ -73,7 +73,7 @@ def test_a_fraction_of_a_billionth_is_rounded_half_up():
     assert prices._to_nano_usd(Decimal("0.00000000049")) == 0
 
 
-def test_a_cost_that_was_told_counts_as_it_is():
+def test_a_reported_cost_counts_as_it_is():
     told = RequestUsage(input_tokens=1000, output_tokens=1000, cost=Decimal("0.5"))
     assert usage_from_response(response(told)).nano_usd == 500_000_000
     assert usage_from_response(response(RequestUsage(cost=Decimal(0)), "nobody")) == Usage(1)
@@ -90,7 +90,7 @@ def test_an_answer_without_usage_is_of_unknown_price():
     assert usage_from_response(response(RequestUsage())) == Usage(1)
 
 
-def test_the_address_tells_more_than_the_name():
+def test_the_address_of_a_provider_wins_over_its_name():
     usage = RequestUsage(input_tokens=1000)
     by_address = response(usage, provider="my-proxy", provider_url="https://api.openai.com/v1/")
     assert compute_cost(by_address) == 2_500_000
@@ -129,7 +129,7 @@ def test_a_service_tier_has_its_own_price():
     assert compute_cost(one) != plain
 
 
-def test_the_short_way_comes_to_the_same_as_the_library():
+def test_the_fast_path_computes_the_same_as_the_library():
     """For models of the whole list, over and under the thresholds of their tiers."""
     chance = random.Random(5)
     compared = 0
@@ -151,7 +151,7 @@ def test_the_short_way_comes_to_the_same_as_the_library():
     assert compared > 50
 
 
-def test_a_price_list_that_fails_costs_nobody_a_run(monkeypatch: pytest.MonkeyPatch):
+def test_a_price_list_that_fails_does_not_fail_a_run(monkeypatch: pytest.MonkeyPatch):
     def broken(*args: Any) -> Any:
         raise RuntimeError("no list")
 
@@ -245,5 +245,5 @@ def test_the_output_is_what_it_may_be(settings: Any, of_model: Any, output: int)
     assert expect(messages, Priced(settings=of_model), settings=settings, peak_output_tokens=20).output_tokens == output
 
 
-def test_a_model_of_unknown_price_is_told_as_such():
+def test_a_model_of_unknown_price_counts_as_unpriced():
     assert expect([ModelRequest([UserPromptPart("p" * 8)])], TestModel()) == Usage(1, 2, unpriced=1)

@@ -45,7 +45,7 @@ def test_the_envelope_names_its_format_and_the_library():
     assert data["usage"] == {"calls": 1, "input_tokens": 10, "output_tokens": 5, "nano_usd": 7}
 
 
-def test_failed_models_and_the_complaint_are_kept():
+def test_failed_models_and_the_feedback_are_recorded():
     one = reply(TextPart("Hi"), failed_models=(FailedModel("a:b", "no", 6),), feedback="Not so.")
     data = envelope(one)
     assert data["failed_models"] == [{"model": "a:b", "error": "no", "attempts": 6}]
@@ -65,7 +65,7 @@ def test_an_answer_of_a_newer_version_that_has_only_more_in_it_can_be_read():
     assert read == reply(TextPart("Hi"), failed_models=(FailedModel("a", "e", 2),))
 
 
-def test_an_answer_with_a_part_of_a_newer_library_is_told_with_both_versions():
+def test_the_error_for_an_answer_of_a_newer_library_names_both_versions():
     data = envelope(reply(TextPart("Hi")))
     data["message"]["parts"].append({"other": {"part_kind": "hologram"}, "library": "9.1.0"})
     recorded = json.dumps(data, separators=(",", ":")).encode()
@@ -124,13 +124,13 @@ def test_reading_plain_parts_imports_no_model_library():
 
 
 @pytest.mark.parametrize("payload", [b"null", b"", b'{"a":1}', b'\x01{"$model":1}'])
-def test_other_payloads_are_no_answers(payload: bytes):
+def test_other_payloads_are_not_answers(payload: bytes):
     assert decode_reply(payload) is None
     with pytest.raises(UnreadableRecord, match="It is not the record of a model's answer"):
         REPLY_CODEC.decode(payload, "it")
 
 
-def test_a_bare_text_is_what_a_fork_puts_in_place_of_an_answer():
+def test_a_bare_text_from_a_fork_is_an_answer():
     reply = REPLY_CODEC.decode(b'"twelve"', "it")
     assert (reply.response.text, reply.model, reply.usage, reply.feedback) == ("twelve", "", Usage(), None)
     assert reply == REPLY_CODEC.decode(b'"twelve"', "it")

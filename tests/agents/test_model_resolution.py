@@ -1,4 +1,4 @@
-"""Which model a name stands for, and what is said when it stands for none."""
+"""Model names are resolved to models, and the errors for unknown names help."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_the_test_model_has_no_provider():
 
 
 @pytest.mark.asyncio
-async def test_a_model_object_is_taken_as_it_is():
+async def test_a_model_object_is_used_as_it_is():
     model = TestModel()
     assert get_model(model) is model
 
@@ -120,7 +120,7 @@ def test_a_model_is_made_once_for_each_loop_and_closed_with_it():
 
 
 @pytest.mark.asyncio
-async def test_loading_says_nothing_of_a_name_that_is_no_models():
+async def test_loading_ignores_an_unknown_model():
     await load_model("nonsense")
     with pytest.raises(UsageError, match="nonsense"):
         get_model("nonsense")
@@ -137,13 +137,13 @@ async def test_loading_says_nothing_of_a_name_that_is_no_models():
         ("openai/gpt-oss-120b", "Several providers .* 'groq:openai/gpt-oss-120b'"),
     ],
 )
-async def test_a_name_that_is_no_models_is_told_with_the_nearest(name: str, words: str):
+async def test_the_error_for_an_unknown_model_suggests_similar_names(name: str, words: str):
     with pytest.raises(UsageError, match=words):
         get_model(name)
 
 
 @pytest.mark.asyncio
-async def test_a_missing_key_is_told_with_the_variable(monkeypatch: pytest.MonkeyPatch):
+async def test_the_error_for_a_missing_key_names_the_variable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(UsageError, match=r"Model 'gpt-4o' cannot be asked.*OPENAI_API_KEY") as caught:
         get_model("gpt-4o")
@@ -158,7 +158,9 @@ async def test_a_missing_key_is_told_with_the_variable(monkeypatch: pytest.Monke
         ('`pip install "pydantic-ai-slim[xai]"`', "pip install 'pydantic-ai-slim[xai]'"),
     ],
 )
-async def test_a_missing_package_is_told_with_the_extra(words: str, command: str, monkeypatch: pytest.MonkeyPatch):
+async def test_the_error_for_a_missing_package_names_the_extra(
+    words: str, command: str, monkeypatch: pytest.MonkeyPatch
+):
     def missing(name: str, provider_factory: Any) -> Model:
         raise ImportError(f"Please install the package, {words}")
 
@@ -168,7 +170,7 @@ async def test_a_missing_package_is_told_with_the_extra(words: str, command: str
     assert command in str(caught.value)
 
 
-def test_every_extra_that_is_told_of_exists():
+def test_every_extra_in_an_error_exists():
     import tomllib
     from pathlib import Path
 
@@ -177,7 +179,7 @@ def test_every_extra_that_is_told_of_exists():
 
 
 @pytest.mark.parametrize("model", ["", " gpt-4o", "openai:", ":gpt", 3, None, TestModel, object()])
-def test_what_is_no_model_is_refused_when_it_is_declared(model: object):
+def test_an_invalid_model_is_refused_when_it_is_declared(model: object):
     with pytest.raises(DefinitionError, match=r"Agent 'a': .*'openai:gpt-4o'"):
         check_model(model, "Agent 'a'")
 
@@ -188,7 +190,7 @@ def test_models_and_names_pass_the_check():
 
 
 @pytest.mark.asyncio
-async def test_a_test_puts_its_own_model_in_place_of_all_others():
+async def test_a_test_replaces_all_models_by_its_own():
     model = TestModel()
     token = model_override.set(model)
     try:
@@ -217,7 +219,7 @@ def test_the_sdks_make_one_attempt():
     assert disable_sdk_retries(TestModel(), {"max_retries": 2}) == {"max_retries": 2}
 
 
-def test_a_model_that_cannot_be_told_so_is_not_told():
+def test_the_retries_of_an_unsupported_sdk_are_not_set():
     class Deaf(TestModel):
         unsupported_settings = frozenset({"max_retries"})
 

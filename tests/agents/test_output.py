@@ -40,12 +40,12 @@ class Aliased(BaseModel):
     family_name: str = Field(alias="familyName")
 
 
-def said(*parts: Any, finish_reason: Any = None) -> ModelResponse:
+def make_response(*parts: Any, finish_reason: Any = None) -> ModelResponse:
     return ModelResponse(list(parts), finish_reason=finish_reason)
 
 
-def given(args: Any, **options: Any) -> ModelResponse:
-    return said(ToolCallPart("final_result", args, "id-1"), **options)
+def make_answer(args: Any, **options: Any) -> ModelResponse:
+    return make_response(ToolCallPart("final_result", args, "id-1"), **options)
 
 
 FITTING: list[tuple[Any, Any, Any]] = [
@@ -69,7 +69,7 @@ def test_an_answer_that_fits_is_read_with_and_without_the_model_library(
     output_type: Any, args: Any, value: Any
 ) -> None:
     output = OutputSpec(output_type)
-    response = given(args)
+    response = make_answer(args)
     assert output.get_feedback(response) is None
     assert output.is_final(response)
     assert output.read(response) == value
@@ -78,13 +78,13 @@ def test_an_answer_that_fits_is_read_with_and_without_the_model_library(
     assert output.read_plain(plain) == value
 
 
-def test_a_text_is_what_the_model_says_when_it_calls_nothing() -> None:
+def test_the_answer_of_a_model_without_calls_is_its_text() -> None:
     output = OutputSpec(str)
-    answer = said(ThinkingPart("hm"), TextPart("Hello"))
+    answer = make_response(ThinkingPart("hm"), TextPart("Hello"))
     assert (output.get_feedback(answer), output.is_final(answer), output.read(answer)) == (None, True, "Hello")
-    on_the_way = said(TextPart("Let me see"), ToolCallPart("search", {}))
+    on_the_way = make_response(TextPart("Let me see"), ToolCallPart("search", {}))
     assert (output.get_feedback(on_the_way), output.is_final(on_the_way)) == (None, False)
-    for empty in (said(), said(TextPart(" \n")), said(ThinkingPart("hm"))):
+    for empty in (make_response(), make_response(TextPart(" \n")), make_response(ThinkingPart("hm"))):
         assert output.get_feedback(empty) == "Your answer is empty. Please answer."
         assert not output.is_final(empty)
 
@@ -92,22 +92,26 @@ def test_a_text_is_what_the_model_says_when_it_calls_nothing() -> None:
 @pytest.mark.parametrize(
     ("output_type", "response", "told"),
     [
-        (City, said(TextPart("Oslo")), "Please give your answer by calling the tool `final_result`, not as a text."),
-        (City, said(), "Please give your answer by calling the tool `final_result`"),
-        (City, given({"name": 3}), "- name: Input should be a valid string\n- size: Field required\nPlease call"),
-        (City, given('{"name": "Os'), "The arguments of `final_result` are not JSON"),
-        (City, given('{"name": "Os', finish_reason="length"), "cut off at the limit of tokens"),
-        (City, given("[]"), "The answer does not fit"),
-        (City, given(None), "- name: Field required"),
+        (
+            City,
+            make_response(TextPart("Oslo")),
+            "Please give your answer by calling the tool `final_result`, not as a text.",
+        ),
+        (City, make_response(), "Please give your answer by calling the tool `final_result`"),
+        (City, make_answer({"name": 3}), "- name: Input should be a valid string\n- size: Field required\nPlease call"),
+        (City, make_answer('{"name": "Os'), "The arguments of `final_result` are not JSON"),
+        (City, make_answer('{"name": "Os', finish_reason="length"), "cut off at the limit of tokens"),
+        (City, make_answer("[]"), "The answer does not fit"),
+        (City, make_answer(None), "- name: Field required"),
         (
             list[City],
-            given({"response": [{"name": "a", "size": 1}, {"name": "b"}]}),
+            make_answer({"response": [{"name": "a", "size": 1}, {"name": "b"}]}),
             "- response[1].size: Field required",
         ),
-        (int, given({"answer": 4}), "`final_result` takes one argument, `response`"),
+        (int, make_answer({"answer": 4}), "`final_result` takes one argument, `response`"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_told_in_words(output_type: Any, response: ModelResponse, told: str) -> None:
+def test_an_answer_that_does_not_fit_has_feedback(output_type: Any, response: ModelResponse, told: str) -> None:
     output = OutputSpec(output_type)
     complaint = output.get_feedback(response)
     assert complaint is not None
@@ -117,13 +121,15 @@ def test_an_answer_that_does_not_fit_is_told_in_words(output_type: Any, response
         output.read(response)
 
 
-def test_a_usable_answer_is_final_whatever_is_called_beside_it() -> None:
+def test_a_valid_answer_is_final_whatever_else_is_called() -> None:
     output = OutputSpec(int)
-    both = said(ToolCallPart("search", {}), ToolCallPart("final_result", {"response": 4}))
+    both = make_response(ToolCallPart("search", {}), ToolCallPart("final_result", {"response": 4}))
     assert (output.get_feedback(both), output.is_final(both), output.read(both)) == (None, True, 4)
-    second = said(ToolCallPart("final_result", {"response": "x"}), ToolCallPart("final_result", {"response": 5}))
+    second = make_response(
+        ToolCallPart("final_result", {"response": "x"}), ToolCallPart("final_result", {"response": 5})
+    )
     assert (output.get_feedback(second), output.read(second)) == (None, 5)
-    other = said(ToolCallPart("search", {}))
+    other = make_response(ToolCallPart("search", {}))
     assert (output.get_feedback(other), output.is_final(other)) == (None, False)
 
 
@@ -149,10 +155,10 @@ def test_the_model_is_offered_one_more_tool_for_a_type_and_none_for_a_text() -> 
 
 
 def test_a_correction_replies_to_every_call() -> None:
-    [told] = make_correction(said(TextPart("Oslo")), "no text", NOON).parts
+    [told] = make_correction(make_response(TextPart("Oslo")), "no text", NOON).parts
     assert isinstance(told, UserPromptPart)
     assert told.content == "no text"
-    calls = said(ToolCallPart("final_result", {}, "a"), ToolCallPart("search", {}, "b"))
+    calls = make_response(ToolCallPart("final_result", {}, "a"), ToolCallPart("search", {}, "b"))
     parts = make_correction(calls, "wrong", NOON).parts
     assert [(part.tool_call_id, part.content) for part in parts if isinstance(part, ToolReturnPart)] == [
         ("a", "wrong"), ("b", "Not called, because final_result was called beside it."),
@@ -176,7 +182,7 @@ def test_declaring_and_reading_need_no_model_library() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_what_is_wrong_with_a_long_answer_is_told_in_short():
+def test_the_feedback_for_a_long_answer_is_short():
     call = ToolCallPart("final_result", {"response": ["x"] * 500}, "call_1")
     complaint = OutputSpec(list[int]).get_feedback(ModelResponse([call]))
     assert complaint is not None

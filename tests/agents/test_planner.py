@@ -62,7 +62,7 @@ async def test_without_planning_there_is_no_plan_and_no_tool(runtime: Runtime) -
     assert model.calls[0].instructions == ""
 
 
-async def test_an_answer_that_leaves_tasks_is_sent_back_twice_and_then_taken() -> None:
+async def test_an_answer_that_leaves_tasks_is_sent_back_twice_and_then_accepted() -> None:
     model = ScriptedModel([write_plan(attic="done", cellar="working", garden="open"), "Bored.", "Bored!", "Bored!!"])
     result = await Runner().run(Agent(model, name="planning-bored", planning=True), "go")
     assert result.output.output == "Bored!!", result.error
@@ -74,7 +74,7 @@ async def test_an_answer_that_leaves_tasks_is_sent_back_twice_and_then_taken() -
         assert "dropped with `write_plan`" in complaint
 
 
-async def test_whoever_revises_the_plan_is_sent_back_for_what_is_left_then() -> None:
+async def test_after_a_revision_of_the_plan_rejections_count_anew() -> None:
     script = [
         write_plan(a="open", b="open"),
         "1",
@@ -91,14 +91,14 @@ async def test_whoever_revises_the_plan_is_sent_back_for_what_is_left_then() -> 
     assert [get_sent_contents(model, turn)[0].count("\n- ") for turn in (2, 3, 5, 6)] == [2, 2, 1, 1]
 
 
-async def test_writing_the_same_plan_again_is_no_way_round() -> None:
+async def test_writing_the_same_plan_again_does_not_reset_the_rejections() -> None:
     same = write_plan(a="open")
     model = ScriptedModel([same, "1", same, "2", same, "3"])
     result = await Runner().run(Agent(model, name="planning-stubborn", planning=True), "go")
     assert result.output.output == "3", result.error
 
 
-async def test_many_tasks_that_are_left_are_told_in_short() -> None:
+async def test_the_feedback_for_many_remaining_tasks_is_short() -> None:
     model = ScriptedModel([write_plan(**{f"t{n}": "open" for n in range(30)}), "1", "2", "3"])
     result = await Runner().run(Agent(model, name="planning-many", planning=True), "go")
     assert result.status == "completed"
@@ -118,7 +118,7 @@ async def test_a_question_that_is_answered_at_once_needs_no_plan() -> None:
     assert result.output.usage.calls == 3
 
 
-async def test_who_works_without_a_plan_is_asked_once_whether_that_was_all() -> None:
+async def test_an_answer_after_work_without_a_plan_is_sent_back_once() -> None:
     script = [*[call("look", where=place) for place in ("here", "there", "everywhere")], "No.", "Still no."]
     model = ScriptedModel(script)
     result = await Runner().run(Agent(model, name="planning-planless", tools=[look], planning=True), "go")
@@ -202,7 +202,7 @@ async def test_a_run_that_is_not_there_has_no_plan(runtime: Runtime) -> None:
         await agent.get_handle(runtime.store_provider, "no-such-run").plan()
 
 
-async def test_the_journal_tells_the_same_conversation_as_a_planning_model_saw(runtime: Runtime) -> None:
+async def test_the_journal_has_the_conversation_that_a_planning_model_saw(runtime: Runtime) -> None:
     seen: list[Any] = []
 
     def last(messages: list[Any]) -> str:

@@ -20,7 +20,7 @@ AGENTS = 40
 
 
 class Provider:
-    """Answers so many requests a second, and nobody until an outage is over."""
+    """Answers a limited number of requests a second, and none during an outage."""
 
     def __init__(self, per_second: int, retry_after: str, until: float = 0.0) -> None:
         self.asked: list[float] = []
@@ -74,14 +74,14 @@ async def test_all_agents_get_their_turn(retry_after: str):
     assert len(provider.asked) < 10 * AGENTS, "nobody hammers on the provider"
 
 
-async def test_an_outage_of_twenty_seconds_fails_nobody():
+async def test_an_outage_of_twenty_seconds_fails_no_run():
     provider = Provider(per_second=AGENTS, retry_after="1", until=20.0)
     result = await ask_all(provider, "outage")
     assert result.output == ["done"] * AGENTS
     assert provider.answered[-1] - provider.asked[0] < 60.0
 
 
-async def test_an_outage_of_six_hours_fails_nobody():
+async def test_an_outage_of_six_hours_fails_no_run():
     provider = Provider(per_second=AGENTS, retry_after="1", until=6 * 3600.0)
     result = await ask_all(provider, "long-outage", agents=2)
     assert result.output == ["done"] * 2

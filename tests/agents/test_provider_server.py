@@ -325,7 +325,7 @@ async def test_many_at_once(serve: Serve):
     assert len(address.calls) == 20
 
 
-async def test_a_server_that_stops_lets_nobody_wait(tmp_path: Path):
+async def test_a_server_that_stops_releases_all_clients(tmp_path: Path):
     held = tmp_path / "held"
     hold = {"touch": str(held), "until": str(tmp_path / "never")}
     with ProviderServer({"weather": [{"text": "Sunny.", "hold": hold}]}, tmp_path / "ledger") as server:

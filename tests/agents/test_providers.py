@@ -145,7 +145,7 @@ async def test_a_model_at_an_address_of_its_own_has_no_price_that_is_known(askin
     assert reply.model == "openai:my-own-model"
 
 
-async def test_a_refusal_fails_at_once_with_the_provider_s_words(asking: Asking, model: str):
+async def test_a_rejection_fails_at_once_with_the_providers_message(asking: Asking, model: str):
     fault = {"times": None}
     asking.server.scripts = {kind: [{"faults": [fault | {"kind": kind}]}] for kind in REFUSALS}
     asking.server.scripts["unauthorized"] = [{"faults": [fault | {"kind": "unauthorized", "words": "No such key."}]}]
@@ -161,7 +161,7 @@ async def test_a_refusal_fails_at_once_with_the_provider_s_words(asking: Asking,
     assert asking.clock.slept == []
 
 
-async def test_a_rate_limit_is_waited_for_as_told(asking: Asking, model: str):
+async def test_a_rate_limit_is_respected(asking: Asking, model: str):
     asking.server.scripts = failing({"kind": "rate_limit", "retry_after": 7}, {"kind": "overloaded", "retry_after": 3})
     reply = await asking.ask(model)
     assert reply.response.text == "Sunny and warm."
@@ -170,7 +170,7 @@ async def test_a_rate_limit_is_waited_for_as_told(asking: Asking, model: str):
     assert [call.nth for call in asking.calls] == [1, 2, 3]
 
 
-async def test_a_long_wait_that_a_provider_asks_for_is_waited_for_unless_another_answers(asking: Asking):
+async def test_a_providers_long_retry_after_is_respected_unless_another_model_answers(asking: Asking):
     fault = {"kind": "rate_limit", "retry_after": 3601}
     asking.server.scripts = {"weather": [SUNNY], "weather@gpt-4o": [{**SUNNY, "faults": [fault]}]}
     reply = await asking.ask(CHAT, ANTHROPIC)
@@ -195,7 +195,7 @@ async def test_an_outage_is_waited_for(asking: Asking, model: str):
     assert sum(asking.clock.slept) > 2 * 3600
 
 
-async def test_a_fault_that_stays_is_repeated_and_then_told(asking: Asking, model: str):
+async def test_a_lasting_failure_is_retried_and_then_reported(asking: Asking, model: str):
     """As many requests as the policy says: the SDK makes none of its own."""
     asking.server.scripts = failing({"kind": "server_error", "times": None})
     error = await asking.fail(model, retry=BOUNDED)
@@ -210,7 +210,7 @@ async def test_a_fault_that_stays_is_repeated_and_then_told(asking: Asking, mode
 @pytest.mark.parametrize(
     ("settings", "stream"), [(None, False), ({"max_tokens": 1000}, False), (None, True)], ids=["", "limited", "stream"]
 )
-async def test_what_is_no_answer_is_repeated(asking: Asking, model: str, settings: dict[str, Any] | None, stream: bool):
+async def test_an_invalid_answer_is_retried(asking: Asking, model: str, settings: dict[str, Any] | None, stream: bool):
     """Anthropic's answers are streamed unless their length is limited."""
     faults = ({"kind": kind} for kind in ("cut", "malformed", "html", "broken", "overloaded"))
     asking.server.scripts = failing(*faults)
@@ -240,7 +240,7 @@ async def test_an_answer_that_was_cut_off_says_so(asking: Asking, model: str, fi
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_words_of_a_refusal_are_told(asking: Asking, model: str, stream: bool):
+async def test_the_message_of_a_refusal_is_reported(asking: Asking, model: str, stream: bool):
     asking.server.scripts = {"weather": [{"refusal": "I do not talk about clouds."}]}
     error = await asking.fail(model, should_stream=stream)
     assert isinstance(error, ModelRequestRejected)
@@ -267,7 +267,7 @@ async def test_silence_is_given_up_and_repeated(asking: Asking, model: str):
     assert (gone[0], gone[-1]) == (True, False)
 
 
-async def test_silence_that_stays_is_told(asking: Asking):
+async def test_lasting_silence_is_reported(asking: Asking):
     asking.server.scripts = failing({"kind": "stall", "seconds": 60, "times": None})
     error = await asking.fail(CHAT, timeout_s=0.05, retry=BOUNDED)
     assert isinstance(error, ModelUnavailable)
@@ -275,7 +275,7 @@ async def test_silence_that_stays_is_told(asking: Asking):
     assert len(asking.clock.slept) == RETRIES
 
 
-async def test_nobody_at_the_address_is_a_fault_that_may_pass(asking: Asking, monkeypatch: pytest.MonkeyPatch):
+async def test_a_refused_connection_is_transient(asking: Asking, monkeypatch: pytest.MonkeyPatch):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{nobody.getsockname()[1]}/v1")
@@ -285,7 +285,7 @@ async def test_nobody_at_the_address_is_a_fault_that_may_pass(asking: Asking, mo
     assert len(asking.clock.slept) == RETRIES
 
 
-async def test_the_fallback_answers_and_the_reply_tells_why_the_others_did_not(asking: Asking):
+async def test_the_fallback_answers_and_the_reply_has_the_other_failures(asking: Asking):
     asking.server.scripts = {
         "weather": [SUNNY],
         "weather@gpt-4o": [{"faults": [{"kind": "server_error", "times": None}]}],
@@ -301,7 +301,7 @@ async def test_the_fallback_answers_and_the_reply_tells_why_the_others_did_not(a
     assert counts == {"gpt-4o": 2, "gpt-4.1": 1, "claude-sonnet-5": 1}
 
 
-async def test_when_the_last_fallback_fails_all_are_told(asking: Asking):
+async def test_when_the_last_fallback_fails_the_error_names_all(asking: Asking):
     asking.server.scripts = {
         "weather": [{"faults": [{"kind": "overloaded", "times": None}]}],
         "weather@gpt-4o": [{"faults": [{"kind": "quota", "times": None}]}],
@@ -314,7 +314,7 @@ async def test_when_the_last_fallback_fails_all_are_told(asking: Asking):
     assert len(asking.calls) == RETRIES + 2
 
 
-async def test_a_key_that_the_provider_quotes_is_neither_told_nor_recorded(asking: Asking, model: str):
+async def test_a_key_that_the_provider_quotes_is_neither_shown_nor_recorded(asking: Asking, model: str):
     words = f"Incorrect API key provided: {KEY}. You sent 'Authorization: Bearer {KEY}'."
     asking.server.scripts = failing({"kind": "unauthorized", "words": words, "times": None})
     _, handle = await asking.start(model)
@@ -360,7 +360,7 @@ async def test_retries_are_counted_over_a_crash(asking: Asking, tmp_path: Path):
     assert [call.gone for call in asking.calls].count(True) == 1
 
 
-async def test_a_model_that_has_refused_is_not_asked_again_after_a_crash(asking: Asking, tmp_path: Path):
+async def test_a_model_that_rejected_the_call_is_not_called_again_after_a_crash(asking: Asking, tmp_path: Path):
     held, go = tmp_path / "held", tmp_path / "go"
     asking.server.scripts = {
         "weather": [{**SUNNY, "hold": {"touch": str(held), "until": str(go)}}],

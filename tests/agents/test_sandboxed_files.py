@@ -1,4 +1,4 @@
-"""Files under one folder, and nothing else, whatever the path says and whoever swaps what meanwhile."""
+"""Access to the files in one folder and no others, for any path, and while other processes swap files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECRET = b"nobody inside may see this"
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder beside the root, of which nothing may be read and in which nothing may be written."""
+    """A folder next to the root, which must not be read or written."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_bytes(SECRET)
     return tmp_path / "outside"
@@ -45,7 +45,7 @@ def root(folder: Path) -> SandboxedFolder:
 
 
 def refused(root: SandboxedFolder, path: str) -> set[str]:
-    """What is told when everything is tried with this path; nothing of it may succeed."""
+    """The errors of all operations with this path, none of which may succeed."""
     told: set[str] = set()
     for attempt in (
         lambda: root.read(path, 1000),
@@ -154,7 +154,7 @@ def test_a_symbolic_link_is_never_followed(root: SandboxedFolder, folder: Path, 
     assert not (folder / "nowhere").exists()
 
 
-def test_a_walk_tells_of_links_and_does_not_follow_them(root: SandboxedFolder, folder: Path, outside: Path):
+def test_a_walk_lists_links_and_does_not_follow_them(root: SandboxedFolder, folder: Path, outside: Path):
     (folder / "link").symlink_to(outside)
     assert list(root.walk()) == [
         Entry("link", "link", 0),
@@ -188,7 +188,7 @@ def test_a_root_that_is_swapped_for_a_link_is_refused(root: SandboxedFolder, fol
 # Things that are no files
 
 
-def test_what_is_no_plain_file_is_refused_at_once(root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_special_files_are_refused_at_once(root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch):
     os.mkfifo(folder / "pipe")
     monkeypatch.chdir(folder)  # the path of a socket has to be short
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as listening:
@@ -198,7 +198,7 @@ def test_what_is_no_plain_file_is_refused_at_once(root: SandboxedFolder, folder:
     assert {entry.path: entry.kind for entry in root.list()} == {"pipe": "other", "socket": "other", "sub": "folder"}
 
 
-def test_a_pipe_that_takes_a_files_place_is_not_waited_for(
+def test_a_pipe_that_replaces_a_file_does_not_block(
     root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     looked = sandboxed_files._check_regular_file
@@ -223,7 +223,7 @@ def test_a_device_is_refused(root: SandboxedFolder, folder: Path):
 
 
 @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_told_of(root: SandboxedFolder, folder: Path):
+def test_a_file_without_read_permission_is_refused(root: SandboxedFolder, folder: Path):
     (folder / "sub" / "file").chmod(0)
     with pytest.raises(PathRefused, match="permission denied"):
         root.read("sub/file", 1000)
@@ -248,7 +248,7 @@ def test_a_folder_is_listed_in_order_and_to_its_depth(root: SandboxedFolder, fol
         root.list("sub/file")
 
 
-def test_names_that_are_no_text_are_passed_over(root: SandboxedFolder, folder: Path):
+def test_names_that_are_not_text_are_skipped(root: SandboxedFolder, folder: Path):
     try:
         (folder / os.fsdecode(b"bad\xff")).touch()
     except OSError:
@@ -257,7 +257,7 @@ def test_names_that_are_no_text_are_passed_over(root: SandboxedFolder, folder: P
     assert [entry.path for entry in root.list()] == ["sub"]
 
 
-def test_more_names_than_are_read_are_told_of(root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_with_too_many_names_is_marked(root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sandboxed_files, "MAX_NAMES", 3)
     for name in "abc":
         (folder / "sub" / name).touch()
@@ -321,7 +321,9 @@ def test_a_write_that_fails_leaves_what_was_there(root: SandboxedFolder, folder:
     assert (folder / "sub" / "file").read_bytes() == b"inside"
 
 
-def test_what_a_killed_writer_left_is_neither_seen_nor_in_the_way(root: SandboxedFolder, folder: Path, outside: Path):
+def test_the_temporary_file_of_a_killed_writer_is_hidden_and_replaced(
+    root: SandboxedFolder, folder: Path, outside: Path
+):
     (folder / "sub" / TEMPORARY_NAME).symlink_to(outside / "file")
     assert [entry.path for entry in root.list("sub")] == ["sub/file"]
     root.write("sub/file", b"changed")
@@ -363,9 +365,7 @@ def test_exchanges_at_the_same_time_lose_nothing(
     assert (folder / "sub" / "file").read_bytes() == b"100"
 
 
-def test_somebody_who_keeps_the_lock_is_not_waited_for_for_ever(
-    root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_wait_for_a_lock_is_bounded(root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sandboxed_files, "LOCK_TIMEOUT_S", 0.02)
     held = os.open(folder / "sub", os.O_RDONLY)
     sandboxed_files.fcntl.flock(held, sandboxed_files.fcntl.LOCK_EX)

@@ -27,8 +27,8 @@ def made(folder: Path, name: str, body: str = "Do it well.", **files: str | byte
     return home
 
 
-async def said(agent_name: str, skills: list[Any], *calls: Any) -> list[Any]:
-    """What a model is told when it makes these calls, each in a turn of its own."""
+async def run_skill_calls(agent_name: str, skills: list[Any], *calls: Any) -> list[Any]:
+    """The results of these calls for the model, each call in its own turn."""
     model = ScriptedModel([*calls, "done"])
     result = await Runner().run(Agent(model, name=agent_name, skills=skills), "go")
     assert result.status == "completed", result.error
@@ -54,7 +54,7 @@ def test_every_folder_in_a_folder_is_a_skill(tmp_path: Path) -> None:
     assert [one.name for one in load_skills(tmp_path)] == ["all", "charts", "reports"]
 
 
-def test_a_relative_path_is_taken_from_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_relative_to_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path / "skills", "reports")
     monkeypatch.chdir(tmp_path)
     assert [one.name for one in load_skills("skills")] == ["reports"]
@@ -123,7 +123,7 @@ async def test_a_model_loads_the_body_and_reads_the_files(tmp_path: Path) -> Non
         body="# Reports\n\nUse the template.\n",
         **{"template.md": "Dear …", "data/units.csv": "a,b\n", ".secret": "no", "__pycache__/x.pyc": b"\0"},
     )
-    loaded, template, units = await said(
+    loaded, template, units = await run_skill_calls(
         "folders-read",
         [tmp_path],
         call("load_skill", name="reports"),
@@ -139,9 +139,9 @@ async def test_a_model_loads_the_body_and_reads_the_files(tmp_path: Path) -> Non
 
 
 @pytest.mark.asyncio
-async def test_many_files_are_told_in_short(tmp_path: Path) -> None:
+async def test_a_long_list_of_files_is_cut(tmp_path: Path) -> None:
     made(tmp_path, "reports", **{f"{n:03}.txt": "" for n in range(150)})
-    [loaded] = await said("folders-many", [tmp_path], call("load_skill", name="reports"))
+    [loaded] = await run_skill_calls("folders-many", [tmp_path], call("load_skill", name="reports"))
     assert loaded.endswith("- 099.txt (0 bytes)\n- and more")
 
 
@@ -158,7 +158,7 @@ async def test_a_model_cannot_read_outside_of_the_folder(tmp_path: Path) -> None
         "../../secret.txt", "in/../../../secret.txt", str(outside), "~/secret.txt", "link.txt", "up/secret.txt",
         "../charts/chart.txt", "pipe", "in", "", "nothing.txt", "in/side.txt/x", "a\0b", "x" * 5000,
     ]  # fmt: skip
-    contents = await said("folders-confined", [tmp_path / "skills"], *map(read, paths), read("in/side.txt"))
+    contents = await run_skill_calls("folders-confined", [tmp_path / "skills"], *map(read, paths), read("in/side.txt"))
     assert contents.pop() == "fine"
     assert len(contents) == len(paths)
     for path, content in zip(paths, contents, strict=True):
@@ -168,7 +168,7 @@ async def test_a_model_cannot_read_outside_of_the_folder(tmp_path: Path) -> None
 
 
 @pytest.mark.asyncio
-async def test_what_is_no_text_or_too_large_is_refused_with_words(tmp_path: Path) -> None:
+async def test_binary_and_large_files_are_refused_with_a_reason(tmp_path: Path) -> None:
     made(
         tmp_path,
         "reports",
@@ -180,7 +180,7 @@ async def test_what_is_no_text_or_too_large_is_refused_with_words(tmp_path: Path
         },
     )
     calls = [read(path) for path in ("logo.png", "latin.txt", "huge.txt", "bom.txt")]
-    logo, latin, huge, bom = await said("folders-binary", [tmp_path], *calls)
+    logo, latin, huge, bom = await run_skill_calls("folders-binary", [tmp_path], *calls)
     assert logo == "'logo.png' is no text file: only text can be read."
     assert latin == "'latin.txt' is no text file: only text can be read."
     assert "huge.txt" in huge
@@ -192,13 +192,15 @@ async def test_what_is_no_text_or_too_large_is_refused_with_words(tmp_path: Path
 async def test_files_of_skills_that_have_none_or_that_there_are_not(tmp_path: Path) -> None:
     made(tmp_path, "reports", **{"a.txt": "a"})
     plain = Skill("plain", "Plain.", "Plain.")
-    none, unknown = await said("folders-none", [tmp_path, plain], read("a.txt", "plain"), read("a.txt", "report"))
+    none, unknown = await run_skill_calls(
+        "folders-none", [tmp_path, plain], read("a.txt", "plain"), read("a.txt", "report")
+    )
     assert none == "The skill 'plain' has no files."
     assert unknown == "There is no skill 'report'. The skills that you have are: reports, plain."
 
 
 @pytest.mark.asyncio
-async def test_the_body_is_read_when_it_is_loaded_and_what_was_told_is_recorded(tmp_path: Path) -> None:
+async def test_the_body_is_read_when_the_skill_is_loaded_and_recorded(tmp_path: Path) -> None:
     home = made(tmp_path, "reports", body="The first body.")
 
     def rewrite(_: Any) -> Any:
@@ -209,7 +211,7 @@ async def test_the_body_is_read_when_it_is_loaded_and_what_was_told_is_recorded(
         (home / "SKILL.md").write_text("ruined")
         return call("load_skill", name="reports")
 
-    bodies = await said("folders-changed", [tmp_path], call("load_skill", name="reports"), rewrite, ruin)
+    bodies = await run_skill_calls("folders-changed", [tmp_path], call("load_skill", name="reports"), rewrite, ruin)
     assert bodies[:2] == ["The first body.", "The second body."]
     assert "it does not begin with a head" in bodies[2]
 

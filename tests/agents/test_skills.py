@@ -1,4 +1,4 @@
-"""Skills: what the model is told of them, what it loads, and when their tools are there."""
+"""Skills: the catalog that the model sees, loading them, and their tools."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_skill_that_is_loaded_twice_shows_its_tools_once() -> None:
     assert [turn.tool_names for turn in model.calls] == [["load_skill"], *[["load_skill", "refund"]] * 2]
 
 
-async def test_a_skill_that_there_is_not_is_told_with_those_that_there_are() -> None:
+async def test_the_error_for_an_unknown_skill_names_the_known_ones() -> None:
     model = ScriptedModel([call("load_skill", name="refund"), "OK"])
     result = await Runner().run(Agent(model, name="skills-unknown", skills=[PLAIN, refunds]), "go")
     assert get_sent_contents(model, 1) == [
@@ -120,7 +120,7 @@ async def test_a_skill_may_be_async_and_take_a_context() -> None:
     assert get_sent_contents(model, 2) == ["WRITE LIKE THIS."]
 
 
-async def test_a_skill_that_raises_or_returns_no_text_is_told_to_the_model() -> None:
+async def test_a_skill_that_fails_is_feedback_for_the_model() -> None:
     @skill
     def broken() -> str:
         """Raises."""
@@ -139,7 +139,7 @@ async def test_a_skill_that_raises_or_returns_no_text_is_told_to_the_model() -> 
     assert "skill 'number' returned int, not a text" in second
 
 
-async def test_a_skill_that_changes_does_not_change_what_was_said() -> None:
+async def test_a_skill_that_changes_does_not_change_the_conversation() -> None:
     texts = ["the old text", "the new text"]
 
     @skill(tools=[refund])
@@ -191,7 +191,7 @@ async def test_skills_loaded_earlier_in_a_session_need_not_be_loaded_again(runti
     ]
 
 
-async def test_skills_loaded_in_a_history_that_is_handed_over_are_loaded(runtime: Runtime) -> None:
+async def test_skills_loaded_in_the_message_history_are_loaded(runtime: Runtime) -> None:
     script = [call("load_skill", name="nothing"), call("load_skill", name="refunds"), "Loaded.", "Hello."]
     model = ScriptedModel(script)
     agent = Agent(model, name="skills-history", skills=[refunds])
@@ -203,7 +203,7 @@ async def test_skills_loaded_in_a_history_that_is_handed_over_are_loaded(runtime
     assert fresh.output == "Loaded."
 
 
-async def test_the_journal_tells_the_same_conversation_as_a_model_with_skills_saw(runtime: Runtime) -> None:
+async def test_the_journal_has_the_conversation_that_a_model_with_skills_saw(runtime: Runtime) -> None:
     seen: list[Any] = []
 
     def last(messages: list[Any]) -> str:
@@ -286,6 +286,6 @@ async def test_a_tool_may_be_the_agents_own_and_a_skills() -> None:
     ],
     ids=["name", "no-description", "long", "empty", "number", "tool", "lambda", "two", "docstring", "class"],
 )
-async def test_a_faulty_skill_is_told_when_it_is_defined(make: Any, words: str) -> None:
+async def test_an_invalid_skill_is_refused_when_it_is_defined(make: Any, words: str) -> None:
     with pytest.raises(DefinitionError, match=words):
         make()

@@ -49,7 +49,7 @@ def rule(amount: int) -> bool:
     return amount > 10
 
 
-def takes_more(amount: int, colour: str) -> bool:
+def unknown_parameter(amount: int, colour: str) -> bool:
     """A rule that wants what the tool does not have."""
     return bool(colour)
 
@@ -59,7 +59,7 @@ def misspelt(amuont: int) -> bool:
     return amuont > 10
 
 
-def by_place(amount: int, /) -> bool:
+def positional_only(amount: int, /) -> bool:
     """A rule that cannot be called by name."""
     return amount > 10
 
@@ -75,9 +75,9 @@ def late_context(amount: int, ctx: RunContext) -> bool:
         ("yes", "requires_approval is True, False, or a function"),
         (1, "requires_approval is True, False, or a function"),
         (None, "requires_approval is True, False, or a function"),
-        (takes_more, "takes 'colour', which is no parameter of the tool; it has: amount"),
+        (unknown_parameter, "takes 'colour', which is no parameter of the tool; it has: amount"),
         (misspelt, "did you mean 'amount'"),
-        (by_place, "by name, so it cannot take"),
+        (positional_only, "by name, so it cannot take"),
         (lambda *amounts: True, "by name, so it cannot take"),
         (late_context, "as its first parameter"),
         (range, "it cannot be told what it takes"),
@@ -166,7 +166,7 @@ class Callable:
     ],
     ids=["plain", "async", "object", "all", "defaults", "context"],
 )
-async def test_a_function_tells_from_the_checked_arguments(
+async def test_a_function_decides_from_the_validated_arguments(
     given: Any, reason: str, is_plain: bool, effect: str
 ) -> None:
     made: Made = []
@@ -224,7 +224,7 @@ async def test_arguments_that_do_not_fit_are_the_models_business() -> None:
 
 
 @pytest.mark.parametrize("said", [None, 1, "raises"])
-async def test_a_rule_that_does_not_say_keeps_the_tool_from_being_called(said: Any) -> None:
+async def test_a_rule_without_an_answer_keeps_the_tool_from_being_called(said: Any) -> None:
     made: Made = []
 
     def unsure(amount: int) -> Any:
@@ -265,7 +265,7 @@ async def test_a_rule_is_retried_as_the_tool_is_and_its_yes_is_not() -> None:
     assert len(result.approvals) == 1
 
 
-async def test_a_person_is_asked_and_answers_while_others_are_under_way(runtime: Runtime) -> None:
+async def test_a_person_answers_while_other_calls_are_in_flight(runtime: Runtime) -> None:
     paid = asyncio.Event()
     asked = asyncio.Queue[str]()
 
@@ -319,7 +319,7 @@ async def test_deps_that_a_rule_lacks_fail_the_run() -> None:
     assert isinstance(result.error, DepsMissing)
 
 
-async def test_workflow_code_and_plain_code_ask_nobody() -> None:
+async def test_workflow_code_and_plain_code_need_no_approval() -> None:
     @tool(requires_approval=True)
     async def pay(amount: int) -> str:
         """Pays."""
@@ -597,7 +597,7 @@ async def test_wherever_the_process_dies_people_are_asked_once_and_calls_are_mad
 # Retries by people
 
 
-async def test_a_retry_goes_on_with_what_was_approved_of() -> None:
+async def test_a_retry_uses_the_approval() -> None:
     made: Made = []
 
     @tool(requires_approval=True)

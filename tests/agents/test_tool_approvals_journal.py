@@ -61,8 +61,8 @@ async def look(at: str) -> str:
     return f"{at} seen"
 
 
-def told(model: Seeing, turn: int = -1) -> list[Any]:
-    """What the model was told of its calls."""
+def get_feedback(model: Seeing, turn: int = -1) -> list[Any]:
+    """The results of the model's calls."""
     return [part.content for part in model.sent[turn][-1].parts]
 
 
@@ -82,7 +82,7 @@ async def check(runner: Runner, result: RunResult, model: Seeing) -> Conversatio
         messages = rebuild_conversation(inputs, began_at, records[:length]).messages
         assert messages == rebuilt.messages[: len(messages)]
         assert len(messages) in (1, *(len(sent) for sent in model.sent), *(len(sent) + 1 for sent in model.sent))
-        build_conversation(inputs, records[:length])  # tells what there is, whatever is missing
+        build_conversation(inputs, records[:length])  # works for every incomplete journal
     said = [one.content for one in build_conversation(inputs, records) if one.role == "tool"]
     assert len(said) == sum(
         message.parts[0].part_kind == "tool-return" and len(message.parts) for message in rebuilt.messages
@@ -90,19 +90,19 @@ async def check(runner: Runner, result: RunResult, model: Seeing) -> Conversatio
     return rebuilt
 
 
-def asked(result: RunResult) -> dict[Any, str]:
+def get_open_approvals(result: RunResult) -> dict[Any, str]:
     """The ids of the open questions by the first of their arguments."""
     return {next(iter((one.arguments or {}).values())): one.id for one in result.approvals if one.state == "open"}
 
 
-async def test_one_call_that_is_approved_of() -> None:
+async def test_one_approved_call() -> None:
     model = Seeing([call("wipe", disk="a"), call("look", at="b"), "done"])
     runner = Runner()
     result = await runner.run(Agent(model, name="journal-one", tools=[wipe, look]), "go")
     assert result.status == "waiting"
     result = await runner.approve(result.run_id, by="ana")
     await check(runner, result, model)
-    assert told(model, 1) == [{"wiped": "a"}]
+    assert get_feedback(model, 1) == [{"wiped": "a"}]
     assert [(step.number, step.name) for step in result.steps] == [
         (1, "model call"),
         (2, "wipe"),
@@ -120,12 +120,12 @@ async def test_calls_of_one_tool_that_are_answered_in_another_order() -> None:
     runner = Runner()
     result = await runner.run(Agent(model, name="journal-order", tools=[pay]), "go")
     for amount in (40, 20, 30):
-        result = await runner.approve(result.run_id, id=asked(result)[amount])
-    assert told(model) == ["20 paid", "5 paid", "30 paid", "40 paid"]
+        result = await runner.approve(result.run_id, id=get_open_approvals(result)[amount])
+    assert get_feedback(model) == ["20 paid", "5 paid", "30 paid", "40 paid"]
     for amount in (60, 50):
-        result = await runner.approve(result.run_id, id=asked(result)[amount])
+        result = await runner.approve(result.run_id, id=get_open_approvals(result)[amount])
     await check(runner, result, model)
-    assert told(model) == ["50 paid", "60 paid"]
+    assert get_feedback(model) == ["50 paid", "60 paid"]
 
 
 async def test_calls_with_and_without_and_a_sub_agent() -> None:
@@ -135,7 +135,7 @@ async def test_calls_with_and_without_and_a_sub_agent() -> None:
     runner = Runner()
     result = await runner.run(Agent(model, name="journal-mixed", tools=[wipe, pay, look], subagents=[helper]), "go")
     [child] = result.children
-    ids = asked(result)
+    ids = get_open_approvals(result)
     assert set(ids) == {"a", 99}
     asks = await runner.result(child.run_id)
     assert [one.arguments for one in asks.approvals] == [{"amount": 70}]  # from its own run
@@ -143,20 +143,20 @@ async def test_calls_with_and_without_and_a_sub_agent() -> None:
     await runner.approve(child.run_id)
     result = await runner.deny(result.run_id, id=ids["a"])
     await check(runner, result, model)
-    assert told(model)[0] == "x seen"
-    assert "tester denied the call" in told(model)[1]
-    assert told(model)[2:] == ["helped", "99 paid"]
+    assert get_feedback(model)[0] == "x seen"
+    assert "tester denied the call" in get_feedback(model)[1]
+    assert get_feedback(model)[2:] == ["helped", "99 paid"]
 
 
 async def test_arguments_that_a_person_changes() -> None:
     model = Seeing([[call("pay", amount=20), call("pay", amount=30)], "done"])
     runner = Runner()
     result = await runner.run(Agent(model, name="journal-changed", tools=[pay]), "go")
-    ids = asked(result)
+    ids = get_open_approvals(result)
     result = await runner.approve(result.run_id, id=ids[30], arguments={"amount": 31}, by="ana")
     result = await runner.approve(result.run_id, id=ids[20], arguments={"amount": 20})  # which are those that it had
     await check(runner, result, model)
-    first, second = told(model)
+    first, second = get_feedback(model)
     assert first == "20 paid"
     assert (second["arguments"], second["result"]) == ({"amount": 31}, "31 paid")
     assert "ana" in second["note"]
@@ -168,7 +168,7 @@ async def test_a_denied_call() -> None:
     result = await runner.run(Agent(model, name="journal-denied", tools=[wipe, look]), "go")
     result = await runner.deny(result.run_id, by="ben", reason="It is in use.")
     await check(runner, result, model)
-    assert told(model) == [
+    assert get_feedback(model) == [
         "The tool 'wipe' was not called: ben denied the call. The reason: It is in use.\n"
         "Do not call it again in the same way.",
         "b seen",
@@ -178,17 +178,17 @@ async def test_a_denied_call() -> None:
 
 
 @pytest.mark.parametrize("on_timeout", ["deny", "approve"])
-async def test_a_call_that_nobody_answers_for(on_timeout: str) -> None:
+async def test_a_call_without_an_answer(on_timeout: str) -> None:
     policy = ApprovalPolicy(timeout=3600, on_timeout=on_timeout)
     model = Seeing([[call("pay", amount=20), call("look", at="b"), call("pay", amount=30)], "done"])
     runner = Runner()
     agent = Agent(model, name=f"journal-silent-{on_timeout}", tools=[pay, look], approvals=policy)
     result = await runner.start(agent, "go")
-    result = await runner.approve(result.run_id, id=asked(result)[30])
+    result = await runner.approve(result.run_id, id=get_open_approvals(result)[30])
     await runner.advance(3600)
     result = await runner.resume(result.run_id)
     await check(runner, result, model)
-    first, *others = told(model)
+    first, *others = get_feedback(model)
     assert others == ["b seen", "30 paid"]
     if on_timeout == "approve":
         assert first == "20 paid"
@@ -196,7 +196,7 @@ async def test_a_call_that_nobody_answers_for(on_timeout: str) -> None:
         assert "nobody answered within 1 hour" in first
 
 
-async def nobody_hears(notice: ApprovalNotification) -> None:
+async def ignore_notification(notice: ApprovalNotification) -> None:
     """Notifies in vain."""
 
 
@@ -204,8 +204,8 @@ POLICIES = {
     "none": None,
     "plain": ApprovalPolicy("ana"),
     "timed": ApprovalPolicy("ana", timeout=60, on_timeout="approve"),
-    "told": ApprovalPolicy(notify=nobody_hears),
-    "all": ApprovalPolicy(timeout=70, remind_every=20, escalate_to="ben", notify=nobody_hears),
+    "told": ApprovalPolicy(notify=ignore_notification),
+    "all": ApprovalPolicy(timeout=70, remind_every=20, escalate_to="ben", notify=ignore_notification),
 }
 
 
@@ -219,17 +219,21 @@ async def test_another_policy_in_the_code_is_for_the_next_question(then: str, no
     await runner.advance(30)
     result = await runner.approve(result.run_id)  # the second question is asked
     await runner.advance(30)
-    assert (result.status, len(asked(result))) == ("waiting", 2)
+    assert (result.status, len(get_open_approvals(result))) == ("waiting", 2)
     agent.approvals = POLICIES[now] or ApprovalPolicy()
-    result = await runner.approve(result.run_id, id=asked(result)[40])
+    result = await runner.approve(result.run_id, id=get_open_approvals(result)[40])
     if then in ("timed", "all"):
         await runner.advance(200)
         result = await runner.resume(result.run_id)
     else:
         result = await runner.approve(result.run_id)
     await check(runner, result, model)
-    assert told(model)[1] == "40 paid"
-    assert told(model)[0] == "30 paid" if then != "all" else "nobody answered within 140 seconds" in told(model)[0]
+    assert get_feedback(model)[1] == "40 paid"
+    assert (
+        get_feedback(model)[0] == "30 paid"
+        if then != "all"
+        else "nobody answered within 140 seconds" in get_feedback(model)[0]
+    )
 
 
 async def test_a_question_that_is_passed_on_and_repeated() -> None:
@@ -243,14 +247,14 @@ async def test_a_question_that_is_passed_on_and_repeated() -> None:
     runner = Runner()
     agent = Agent(model, name="journal-escalated", tools=[pay], approvals=policy)
     result = await runner.start(agent, "go")
-    ids = asked(result)
+    ids = get_open_approvals(result)
     await runner.advance(130)
     result = await runner.approve(result.run_id, id=ids[30], by="ben")
     await runner.advance(100)
     result = await runner.resume(result.run_id)
     await check(runner, result, model)
-    assert "nobody answered within 200 seconds" in told(model)[0]
-    assert told(model)[1] == "30 paid"
+    assert "nobody answered within 200 seconds" in get_feedback(model)[0]
+    assert get_feedback(model)[1] == "30 paid"
     assert [kind for kind, _, arguments in notices if arguments == {"amount": 30}] == [
         "requested",
         "reminder",
@@ -269,7 +273,7 @@ async def test_a_budget_that_runs_out_between() -> None:
     result = await runner.set_budget(result.run_id, Budget(turns=3))
     result = await runner.approve(result.run_id)
     await check(runner, result, model)
-    assert told(model) == ["30 paid"]
+    assert get_feedback(model) == ["30 paid"]
     assert len(result.steps["model call"]) == 4
 
 
@@ -279,15 +283,15 @@ async def test_a_once_tool_whose_rule_says_yes_or_no() -> None:
     result = await runner.run(Agent(model, name="journal-once", tools=[send]), "go")
     result = await runner.approve(result.run_id)
     await check(runner, result, model)
-    assert told(model) == ["1 sent", "20 sent", "2 sent"]
+    assert get_feedback(model) == ["1 sent", "20 sent", "2 sent"]
 
 
-async def test_while_one_of_several_is_under_way_it_is_not_told_which() -> None:
+async def test_the_journal_does_not_show_which_of_several_calls_is_in_flight() -> None:
     model = Seeing([[call("pay", amount=20), call("pay", amount=30)], "done"])
     runner = Runner()
     result = await runner.run(Agent(model, name="journal-partly", tools=[pay]), "go")
     for amount in (30, 20):
-        result = await runner.approve(result.run_id, id=asked(result)[amount])
+        result = await runner.approve(result.run_id, id=get_open_approvals(result)[amount])
     _, _, records = await journal(runner, result)
     ordered = sorted(records, key=lambda record: record.position)
     called = match_tool_calls(2, 1, ordered)
@@ -296,7 +300,7 @@ async def test_while_one_of_several_is_under_way_it_is_not_told_which() -> None:
     assert [one is not None and one.has_ended for one in match_tool_calls(2, 1, missing)] == [False, False]
 
 
-async def test_the_command_line_tells_of_calls_that_were_held_back(url: str, runtime: Runtime) -> None:
+async def test_the_command_line_shows_denied_calls(url: str, runtime: Runtime) -> None:
     asked_now: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     async def notify(notice: ApprovalNotification) -> None:
@@ -314,19 +318,21 @@ async def test_the_command_line_tells_of_calls_that_were_held_back(url: str, run
         _, third = await asked_now.get()
 
         async def holdfast(*arguments: str) -> str:
-            told = await asyncio.to_thread(CliRunner().invoke, cli, [*arguments, "--url", url], env={"COLUMNS": "120"})
-            assert told.exit_code == 0, told.output
-            return told.output
+            result = await asyncio.to_thread(
+                CliRunner().invoke, cli, [*arguments, "--url", url], env={"COLUMNS": "120"}
+            )
+            assert result.exit_code == 0, result.output
+            return result.output
 
         shown = await holdfast("show", "shown")
         assert len(re.findall(r" {2}pay .* needs an approval\n", shown)) == 2
         assert len(re.findall(r" {2}send .* needs no approval\n", shown)) == 1
         assert "  approval of #2 " in shown
         assert "ApprovalRequired" not in shown
-        said = await holdfast("show", "shown", "--conversation")
-        assert "pay  approved by ana, who changed the arguments\n    → pay(amount=21)\n    21 paid\n" in said
-        assert "pay  denied by ben\n" in said
-        assert f"wipe: waits for a person's approval: `holdfast approvals --url {url}`" in said
+        conversation = await holdfast("show", "shown", "--conversation")
+        assert "pay  approved by ana, who changed the arguments\n    → pay(amount=21)\n    21 paid\n" in conversation
+        assert "pay  denied by ben\n" in conversation
+        assert f"wipe: waits for a person's approval: `holdfast approvals --url {url}`" in conversation
         messages = json.loads(await holdfast("show", "shown", "--conversation", "--json"))["messages"]
         decided = [one["approval"] for one in messages if one["role"] == "tool"]
         assert decided == [

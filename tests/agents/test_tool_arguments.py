@@ -1,4 +1,4 @@
-"""What a model sends is checked, and what is wrong with it is told in words that help."""
+"""A model's arguments are validated, and the errors help it to correct them."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ async def test_a_default_of_a_field_is_used_where_the_function_has_none():
         ),
     ],
 )
-async def test_what_is_wrong_is_told(args: Any, fault: str):
+async def test_problems_are_reported(args: Any, fault: str):
     assert await refused(search, args) == (
         f"The arguments do not fit the tool 'search', which was not called:\n- {fault}\n"
         f"Its parameters are: query, limit. Correct the arguments."
@@ -199,7 +199,7 @@ async def test_what_is_wrong_is_told(args: Any, fault: str):
         ({"text": 1, "nope": 2, "nor": 3}, ["nope is not a parameter", "nor is not a parameter"]),
     ],
 )
-async def test_faults_are_told_with_the_way_to_them(args: Any, faults: list[str]):
+async def test_problems_are_reported_with_their_path(args: Any, faults: list[str]):
     lines = (await refused(collect, args)).splitlines()[1:-1]
     assert all(line.startswith(f"- {fault}") for line, fault in zip(lines[: len(faults)], faults, strict=True)), lines
 
@@ -246,7 +246,7 @@ async def test_a_tool_without_parameters_says_so():
     assert (await refused(look, {"at": 1})).endswith("It has no parameters: pass {}. Correct the arguments.")
 
 
-async def test_other_keywords_are_handed_on_by_their_type():
+async def test_other_keywords_are_passed_on_by_their_type():
     @tool
     async def tag(item: str, **labels: int) -> dict[str, Any]:
         return {"item": item, **labels}

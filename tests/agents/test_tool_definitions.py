@@ -138,7 +138,7 @@ def test_names_are_those_that_every_provider_accepts(name: str):
 
 
 @pytest.mark.parametrize("name", ["web_search", "web-search", "X9", "x" * 64])
-def test_and_all_others_are_taken(name: str):
+def test_all_other_names_are_accepted(name: str):
     async def search(query: str) -> None: ...
 
     assert tool(name=name)(search).name == name

@@ -138,7 +138,7 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
     return [one for item in value for one in _dicts(item)] if isinstance(value, list) else []
 
 
-async def test_a_large_file_is_kept_once_and_told_in_words(tmp_path: Path) -> None:
+async def test_a_large_file_is_stored_once_and_described(tmp_path: Path) -> None:
     large = BinaryContent(bytes(range(256)) * 4096, media_type="application/pdf")
 
     @tool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.agents.observations import get_failure_outcome
+from holdfast.agents.conversation import get_failure_outcome
 from holdfast.codec import encode_error
 from holdfast.core.states import RunState
 from holdfast.errors import (
@@ -60,13 +60,13 @@ class Sad(Exception):
         ),
     ],
 )
-def test_a_failure_of_a_tool_is_told(error: Exception, outcome: str, words: str):
+def test_a_failure_of_a_tool_is_described(error: Exception, outcome: str, words: str):
     payload = encode_error(error)
     assert get_failure_outcome(payload) == outcome
     assert describe_tool_failure(payload, "search") == words
 
 
-def test_a_failure_is_told_without_its_traceback_and_in_few_words():
+def test_a_failure_is_described_briefly_without_its_traceback():
     try:
         raise ValueError("y" * 100_000)
     except ValueError as error:
@@ -89,18 +89,18 @@ def test_a_failure_is_told_without_its_traceback_and_in_few_words():
         ),
     ],
 )
-def test_a_failure_of_a_sub_agent_is_told(state: RunState, error: Exception | None, words: str):
+def test_a_failure_of_a_sub_agent_is_described(state: RunState, error: Exception | None, words: str):
     payload = encode_child_failure("run-1", state, None if error is None else encode_error(error))
     assert describe_child_failure(payload, "writer") == words
 
 
-def test_a_cancelled_run_that_has_null_for_an_error_says_no_more():
+def test_a_cancelled_run_without_an_error_has_a_short_description():
     payload = encode_child_failure("run-1", RunState.CANCELLED, b"null")
     assert describe_child_failure(payload, "writer") == "The sub-agent 'writer' was cancelled."
 
 
 @pytest.mark.parametrize("argument", ["x", (1, 2)], ids=["plain", "tagged"])
-def test_a_sub_agent_that_could_not_be_started_is_told(argument: object):
+def test_a_sub_agent_that_could_not_be_started_is_described(argument: object):
     error = RunConflict("the id is taken", "run-1")
     error.args = ("the id is taken", argument)
     words = describe_child_failure(encode_error(error), "writer")

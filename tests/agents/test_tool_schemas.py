@@ -159,10 +159,10 @@ def test_a_tool_without_parameters_has_an_empty_object():
 
     assert look.schema == {"type": "object", "properties": {}, "additionalProperties": False}
     assert look.description == ""
-    assert look.make_tool_definition().description is None
+    assert look.tool_definition.description is None
 
 
-def test_what_a_field_says_wins_over_the_docstring():
+def test_the_description_of_a_field_wins_over_the_docstring():
     @tool
     async def roll(
         sides: Annotated[int, Field(description="From the field.", ge=2)], times: Annotated[int, Field(le=9)] = 1
@@ -336,7 +336,7 @@ def test_a_description_that_is_given_wins_and_the_parameters_keep_theirs():
             query: What.
         """
 
-    definition = search.make_tool_definition()
+    definition = search.tool_definition
     assert (definition.name, definition.description) == ("web-search", "Look it up.")
     assert definition.parameters_json_schema == search.schema
     assert properties(search)["query"]["description"] == "What."

@@ -15,7 +15,7 @@ import pytest_asyncio
 from engine_world import World, read_attempts, read_journal
 from tool_calls import make_step_call, own_workflows, record_call, start_calls  # noqa: F401
 
-from holdfast.agents.observations import get_failure_outcome
+from holdfast.agents.conversation import get_failure_outcome
 from holdfast.agents.run_context import RunContext
 from holdfast.agents.tools import Tool, make_rejected_call, make_unknown_tool_call, tool
 from holdfast.codec import read_error_info
@@ -40,8 +40,8 @@ class Weather:
     degrees: float
 
 
-def told(record: Record) -> tuple[str, str]:
-    """What the model is told of a failed call."""
+def describe_failure(record: Record) -> tuple[str, str]:
+    """The feedback for a failed call."""
     assert not record.ok
     assert record.payload is not None
     return get_failure_outcome(record.payload), describe_tool_failure(record.payload, record.name)
@@ -58,7 +58,7 @@ async def test_a_call_is_recorded_with_its_arguments_and_by_its_declared_type(wo
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_a_tool_is_told_of_its_run_and_handed_the_deps(world: World, plain: bool):
+async def test_a_tool_gets_its_run_and_the_deps(world: World, plain: bool):
     seen: list[RunContext[str]] = []
     threads: list[threading.Thread] = []
 
@@ -86,7 +86,7 @@ async def test_a_tool_is_told_of_its_run_and_handed_the_deps(world: World, plain
     assert (threads == [threading.main_thread()]) is not plain
 
 
-async def test_the_deps_are_not_asked_for_a_tool_that_takes_none(world: World):
+async def test_a_tool_without_a_context_needs_no_deps(world: World):
     @tool
     async def look() -> str:
         return "seen"
@@ -110,7 +110,7 @@ async def label_one(ctx: RunContext[str], **labels: Any) -> str:
 
 @pytest.mark.parametrize("made", [find_one, label_one])
 async def test_a_model_cannot_pass_the_context(world: World, made: Tool):
-    _, words = told(await record_call(world, made, {"ctx": {"deps": "admin"}}, deps="user"))
+    _, words = describe_failure(await record_call(world, made, {"ctx": {"deps": "admin"}}, deps="user"))
     assert "- ctx is not a parameter\n" in words
 
 
@@ -135,7 +135,7 @@ async def test_arguments_that_do_not_fit_are_recorded_once_and_nothing_is_called
     assert calls == []
     assert record.attempts == 1
     assert world.clock.slept == []
-    outcome, words = told(record)
+    outcome, words = describe_failure(record)
     assert outcome == "retried"
     assert words == (
         "The arguments do not fit the tool 'double', which was not called:\n"
@@ -170,35 +170,35 @@ async def test_when_they_are_used_up_the_failure_is_recorded(world: World):
 
     record = await record_call(world, fetch)
     assert record.attempts == 3
-    assert told(record) == ("failed", "The tool 'fetch' failed: ConnectionError: the line is dead")
+    assert describe_failure(record) == ("failed", "The tool 'fetch' failed: ConnectionError: the line is dead")
 
 
 @pytest.mark.parametrize("error", [ModelRetry, pydantic_ai.ModelRetry])
-async def test_a_tool_that_asks_the_model_to_call_otherwise_is_not_retried(world: World, error: type[Exception]):
+async def test_a_model_retry_is_not_retried_by_the_engine(world: World, error: type[Exception]):
     @tool(retries=5)
     async def find(name: str) -> str:
         raise error(f"nobody is called {name}: use the full name")
 
     record = await record_call(world, find, {"name": "Ada"})
     assert record.attempts == 1
-    assert told(record) == ("retried", "nobody is called Ada: use the full name")
+    assert describe_failure(record) == ("retried", "nobody is called Ada: use the full name")
 
 
-async def test_a_time_out_is_told(world: World):
+async def test_a_timeout_is_reported(world: World):
     @tool(timeout=0.01)
     async def fetch() -> str:
         await asyncio.sleep(60)
         return "never"
 
     record = await record_call(world, fetch)
-    assert told(record) == (
+    assert describe_failure(record) == (
         "failed",
         "The tool 'fetch' took longer than its time-out of 0.01 seconds, and was given up. "
         "It may have done a part of its work.",
     )
 
 
-async def test_a_result_that_cannot_be_recorded_is_told_once(world: World):
+async def test_a_result_that_cannot_be_recorded_is_reported_once(world: World):
     calls: list[int] = []
 
     @tool(retries=3)
@@ -206,7 +206,7 @@ async def test_a_result_that_cannot_be_recorded_is_told_once(world: World):
         calls.append(1)
         return object()
 
-    outcome, words = told(await record_call(world, open_it))
+    outcome, words = describe_failure(await record_call(world, open_it))
     assert calls == [1]
     assert outcome == "failed"
     assert words.startswith("The tool 'open_it' ran, but its result could not be recorded: ")
@@ -232,7 +232,7 @@ async def test_a_once_tool_whose_process_died_is_not_called_again(world: World):
     await wait_until(lambda: _has_ended(second, handle))
     [record] = await read_journal(second, handle)
     assert calls == ["Ada"]
-    assert told(record) == (
+    assert describe_failure(record) == (
         "failed",
         "The process stopped while the tool 'pay' ran; it may or may not have happened. "
         "Check first, before you call it again.",
@@ -264,7 +264,7 @@ async def test_any_other_tool_whose_process_died_is_called_again_with_the_same_k
     assert keys[0] == keys[1]
 
 
-async def test_a_tool_that_is_not_there_fails_with_those_that_are(world: World):
+async def test_the_error_for_an_unknown_tool_names_the_known_ones(world: World):
     known = ["read_file", "web_search", "write_file"]
     many = [f"tool_number_{n}" for n in range(100)]
     runtime = await world.open()
@@ -279,14 +279,14 @@ async def test_a_tool_that_is_not_there_fails_with_those_that_are(world: World):
     )
     await handle.result()
     records = await read_journal(runtime, handle)
-    assert told(records[0]) == (
+    assert describe_failure(records[0]) == (
         "retried",
         "There is no tool 'websearch'. The tools that you have are: web_search, read_file, write_file.",
     )
-    outcome, words = told(records[1])
+    outcome, words = describe_failure(records[1])
     assert outcome == "retried"
     assert len(words) < 400
     assert words.endswith(" more.")
-    assert told(records[2])[1] == "There is no tool 'y': you have no tools. Answer without."
-    assert told(records[3]) == ("retried", "Send the whole task.")
+    assert describe_failure(records[2])[1] == "There is no tool 'y': you have no tools. Answer without."
+    assert describe_failure(records[3]) == ("retried", "Send the whole task.")
     assert read_error_info(records[0].payload or b"").type == "holdfast.errors.UnknownTool"

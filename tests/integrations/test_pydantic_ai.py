@@ -168,7 +168,7 @@ def shop_agent(name: str, **durable: Any) -> tuple[Agent[Shop, str], Script]:
     return agent, model
 
 
-async def test_deps_are_handed_over_and_never_recorded(runtime: Runtime, url: str) -> None:
+async def test_deps_are_passed_on_and_never_recorded(runtime: Runtime, url: str) -> None:
     agent, model = shop_agent("pai-deps")
     result = await agent.run("Sell tea.", deps=Shop({"tea": 3}), run_id="pai-deps-1")
     assert result.output == "sold"
@@ -176,7 +176,7 @@ async def test_deps_are_handed_over_and_never_recorded(runtime: Runtime, url: st
     assert "stock" not in str((await runtime.store_provider.read("pai-deps-1")).inputs)
 
 
-async def test_a_process_without_deps_says_so_and_one_with_its_own_goes_on(
+async def test_a_process_without_deps_fails_the_run_and_one_with_deps_continues_it(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bindings, "DEPS_TIMEOUT_S", 0.05)
@@ -323,7 +323,7 @@ async def test_a_replayed_run_is_not_paid_for_again() -> None:
     assert result.steps["model call"][0].was_replayed
 
 
-async def test_a_run_does_not_go_on_with_an_agent_that_would_do_something_else(runtime: Runtime) -> None:
+async def test_a_run_does_not_continue_with_a_changed_agent(runtime: Runtime) -> None:
     model = Script([call("look", place="north")], RuntimeError("stop here"), "done")
 
     def made(*tools: Any) -> Agent[None, str]:
@@ -338,7 +338,7 @@ async def test_a_run_does_not_go_on_with_an_agent_that_would_do_something_else(r
         await client.handle("pai-drift-1").result()
     assert "NonDeterminismError" in str(raised.value)
     assert "look" in str(raised.value.__cause__)
-    made(look)  # and the old code goes on where it was
+    made(look)  # and the old code continues
     model.turns = [*model.turns[:1], "done"]
     await client.retry("pai-drift-1")
     assert (await client.handle("pai-drift-1").result()).output == "done"
@@ -357,7 +357,7 @@ async def test_what_a_run_of_its_own_cannot_be_given(runtime: Runtime) -> None:
     assert model.asked == []
 
 
-async def test_events_are_handed_out_in_a_workflow(runtime: Runtime) -> None:
+async def test_events_are_passed_on_in_a_workflow(runtime: Runtime) -> None:
     agent, model = explorer("pai-stream-events")
 
     @workflow(name="pai-stream-events-flow")

@@ -1,4 +1,4 @@
-"""Agents of Pydantic AI are made durable: mistakes are told when an agent is made, and programs and workers find it."""
+"""Pydantic AI agents made durable: mistakes are reported early, and programs and workers find the agent."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Own(AbstractToolset[None]):
     async def call_tool(self, *_: Any) -> Any: ...
 
 
-def test_mistakes_are_told_when_the_agent_is_made() -> None:
+def test_mistakes_are_reported_when_the_agent_is_made() -> None:
     with pytest.raises(UserError, match="name"):
         Agent(TestModel(), capabilities=[Durable()])
     with pytest.raises(DefinitionError, match="tries is no setting"):
@@ -129,7 +129,7 @@ def test_the_recorded_form_of_operations_stays_as_it_is(value: Any, written: byt
     assert read == OPERATION_CODEC.decode(data, "the output") == value
 
 
-def test_the_library_is_imported_only_by_whoever_uses_it() -> None:
+def test_the_library_is_imported_only_when_it_is_used() -> None:
     code = "import sys, holdfast; holdfast.Agent; print('pydantic_ai' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -198,7 +198,7 @@ async def test_functions_may_be_settings_of_one_call(runtime: Runtime) -> None:
     assert result.metadata == {"step": 1}
 
 
-async def test_a_process_that_was_not_given_them_says_what_is_missing(
+async def test_a_process_without_bound_objects_names_the_missing_ones(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bindings, "DEPS_TIMEOUT_S", 0.05)
@@ -214,7 +214,7 @@ async def test_a_process_that_was_not_given_them_says_what_is_missing(
 
 
 @pytest.mark.parametrize(("given", "error"), [({"output_type": str}, BoundArgumentMissing), ({"deps": 1}, DepsMissing)])
-async def test_a_process_that_takes_a_run_over_in_the_middle_says_so_too_and_the_run_can_be_retried(
+async def test_a_takeover_without_bound_objects_fails_and_the_run_can_be_retried(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], error: type[Exception]
 ) -> None:
     monkeypatch.setattr(bindings, "DEPS_TIMEOUT_S", 0.05)

@@ -38,7 +38,7 @@ class Words:
         self._next = asyncio.Semaphore(0)
         self.model = FunctionModel(stream_function=self._stream)
 
-    def go_on(self, words: int = 1) -> None:
+    def release_words(self, words: int = 1) -> None:
         for _ in range(words):
             self._next.release()
 
@@ -57,10 +57,10 @@ async def state_of(runtime: Runtime, run_id: str) -> RunState:
 # `run_stream`
 
 
-async def test_run_stream_hands_out_words_while_the_model_speaks(runtime: Runtime) -> None:
+async def test_run_stream_yields_words_while_the_model_streams(runtime: Runtime) -> None:
     words = Words("One ", "two ", "three.")
     agent = Agent(words.model, name="pai-live-words", capabilities=[Durable()])
-    words.go_on()
+    words.release_words()
     heard: list[str] = []
     async with asyncio.timeout(20), agent.run_stream("Go.", run_id="pai-live-words-1") as stream:
         async for text in stream.stream_text(delta=True, debounce_by=None):
@@ -68,7 +68,7 @@ async def test_run_stream_hands_out_words_while_the_model_speaks(runtime: Runtim
             assert words.said == len(heard), "nothing is held back"
             if len(heard) < 3:  # the last word ends the answer
                 assert await names(runtime, "pai-live-words-1") == [], "and the answer is not recorded yet"
-            words.go_on()
+            words.release_words()
     assert heard == ["One ", "two ", "three."]
     assert stream.result.output == "One two three."
     assert await names(runtime, "pai-live-words-1") == ["model call", "new messages"]
@@ -123,13 +123,13 @@ async def test_structured_output_is_streamed_and_validated_once_by_the_run(runti
     assert len(checked) == 1
 
 
-async def test_a_model_that_fails_in_the_middle_is_asked_again_and_the_stream_shows_the_recorded_answer(
+async def test_after_a_broken_stream_the_model_is_called_again_and_the_recorded_answer_is_shown(
     runtime: Runtime,
 ) -> None:
     attempts: list[int] = []
     seen = asyncio.Event()
 
-    async def speak(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+    async def stream_words(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
         attempts.append(1)
         yield "One "
         if len(attempts) == 1:
@@ -138,7 +138,7 @@ async def test_a_model_that_fails_in_the_middle_is_asked_again_and_the_stream_sh
         yield "two."
 
     durable = Durable[None](retry=RetryPolicy(backoff=0.01))
-    agent = Agent(FunctionModel(stream_function=speak), name="pai-live-again", capabilities=[durable])
+    agent = Agent(FunctionModel(stream_function=stream_words), name="pai-live-again", capabilities=[durable])
     texts: list[str] = []
     async with agent.run_stream("Go.") as stream:
         async for text in stream.stream_text(debounce_by=None):
@@ -180,7 +180,7 @@ async def test_iter_yields_the_nodes_and_each_step_happens_once(runtime: Runtime
 async def test_the_nodes_of_iter_are_streamed(runtime: Runtime) -> None:
     words = Words("One ", "two.")
     agent = Agent(words.model, name="pai-live-nodes", capabilities=[Durable()])
-    words.go_on()
+    words.release_words()
     heard: list[str] = []
     async with asyncio.timeout(20), agent.iter("Go.") as run:
         async for node in run:
@@ -190,7 +190,7 @@ async def test_the_nodes_of_iter_are_streamed(runtime: Runtime) -> None:
                         if isinstance(event, PartStartEvent | PartDeltaEvent):
                             heard.append(event.event_kind)
                             assert words.said == len(heard)
-                            words.go_on()
+                            words.release_words()
     assert heard == ["part_start", "part_delta"]
     assert run.result is not None
     assert run.result.output == "One two."
@@ -268,7 +268,7 @@ async def test_nodes_are_copies_and_can_not_be_replaced(runtime: Runtime) -> Non
 async def test_an_exception_in_the_block_cancels_the_run_and_a_cancelled_task_does_not(runtime: Runtime) -> None:
     agent, _ = explorer("pai-live-leaving")
     words = Words("One ", "two.")
-    words.go_on()
+    words.release_words()
     with pytest.raises(ZeroDivisionError):
         async with agent.run_stream("Go.", model=words.model, run_id="pai-live-leaving-1"):
             raise ZeroDivisionError
@@ -345,7 +345,7 @@ async def test_what_the_agent_raises_is_raised_in_the_block(runtime: Runtime) ->
 # Events
 
 
-async def test_a_handler_of_one_call_is_told_of_real_events_which_leave_no_steps(runtime: Runtime) -> None:
+async def test_the_handler_of_one_call_gets_live_events_without_steps(runtime: Runtime) -> None:
     agent, model = explorer("pai-live-handler")
     heard: list[str] = []
 
@@ -365,14 +365,14 @@ async def test_a_handler_of_one_call_is_told_of_real_events_which_leave_no_steps
 async def test_run_stream_events_hands_out_events_while_they_happen(runtime: Runtime) -> None:
     words = Words("One ", "two.")
     agent = Agent(words.model, name="pai-live-events", capabilities=[Durable()])
-    words.go_on()
+    words.release_words()
     heard: list[str] = []
     async with asyncio.timeout(20), agent.run_stream_events("Go.", run_id="pai-live-events-1") as events:
         async for event in events:
             heard.append(event.event_kind)
             if event.event_kind in ("part_start", "part_delta"):
                 assert words.said == sum(one in ("part_start", "part_delta") for one in heard)
-                words.go_on()
+                words.release_words()
     assert heard == ["part_start", "final_result", "part_delta", "part_end", "agent_run_result"]
     assert await names(runtime, "pai-live-events-1") == ["model call", "new messages"]
 

@@ -93,7 +93,7 @@ async def test_what_tools_ask_of_the_model_and_of_people_is_recorded(runtime: Ru
     assert (paid, len(model.asked)) == ([5], 3)
 
 
-async def test_a_tool_can_be_told_how_it_is_carried_out(runtime: Runtime) -> None:
+async def test_a_tool_can_have_settings_for_its_step(runtime: Runtime) -> None:
     attempts: list[int] = []
     model = Script([call("flaky"), call("late"), call("here")], "done")
     settings = {"flaky": {"retries": 3, "backoff": 0.01, "retry_on": ConnectionError}, "here": False}
@@ -123,7 +123,7 @@ async def test_a_tool_can_be_told_how_it_is_carried_out(runtime: Runtime) -> Non
     assert "time-out of 0.05 seconds" in told["late"]
 
 
-async def test_a_once_tool_that_was_in_flight_is_not_repeated_and_the_model_is_told() -> None:
+async def test_a_once_tool_that_was_in_flight_is_not_repeated_and_the_model_learns_of_it() -> None:
     model = Script([call("charge", cents=5)], lambda messages: str(messages[-1].parts[0].content))
     agent = Agent(model, name="pai-once", capabilities=[Durable(tools={"charge": {"effect": "once"}})])
     charged: list[int] = []
@@ -288,7 +288,7 @@ async def test_a_real_sdk_makes_one_attempt_and_the_step_the_others(
     assert (told.output, told.usage) == (result.output, used)
 
 
-async def test_a_model_that_does_not_answer_is_asked_again(runtime: Runtime) -> None:
+async def test_a_model_that_does_not_answer_is_called_again(runtime: Runtime) -> None:
     times = iter([ModelHTTPError(429, "m", headers={"retry-after": "0"}), UnexpectedModelBehavior("html"), "done"])
     agent = Agent(Script(lambda _: next(times)), name="pai-again", capabilities=[Durable()])
     flow = flow_of(agent)
@@ -297,7 +297,7 @@ async def test_a_model_that_does_not_answer_is_asked_again(runtime: Runtime) -> 
     assert result.steps["model call"][0].attempt_count == 3
 
 
-async def test_a_runner_with_a_model_asks_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_runner_with_a_model_calls_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     agent = Agent("openai:gpt-4o", name="pai-stand-in", tools=[look], capabilities=[Durable()])
     model = ScriptedModel([scripted("look", place="north"), "done"])
@@ -318,7 +318,7 @@ async def test_a_budget_bounds_a_run(runtime: Runtime) -> None:
     assert (await handle.result()).output == "done"
 
 
-async def test_events_are_told_in_steps(runtime: Runtime) -> None:
+async def test_event_handlers_are_called_in_steps(runtime: Runtime) -> None:
     heard: list[str] = []
 
     async def hear(ctx: RunContext[None], events: Any) -> None:

@@ -16,20 +16,20 @@ from holdfast.tools import McpServer
 _numbers = itertools.count()
 
 
-class Told(NamedTuple):
-    """What the model was told of a call."""
+class ToolFeedback(NamedTuple):
+    """The result of a call for the model."""
 
     outcome: str
     content: Any
 
 
-async def start(server: McpServer, *calls: ToolCall) -> tuple[AgentHandle[str], list[Told]]:
-    """A run that makes these calls at once. When it has ended, the list has what the model was told of each."""
-    told: list[Told] = []
+async def start(server: McpServer, *calls: ToolCall) -> tuple[AgentHandle[str], list[ToolFeedback]]:
+    """A run that makes these calls at once. When it has ended, the list has their results for the model."""
+    told: list[ToolFeedback] = []
 
     def last(messages: list[Any]) -> str:
         parts = messages[-1].parts
-        told.extend(Told(part.outcome, part.content) for part in parts if isinstance(part, ToolReturnPart))
+        told.extend(ToolFeedback(part.outcome, part.content) for part in parts if isinstance(part, ToolReturnPart))
         return "done"
 
     script: list[Any] = [list(calls), last] if calls else ["done"]
@@ -37,8 +37,8 @@ async def start(server: McpServer, *calls: ToolCall) -> tuple[AgentHandle[str], 
     return await agent.start("go"), told
 
 
-async def told_of(server: McpServer, *calls: ToolCall) -> list[Told]:
-    """What the model is told of each of these calls, which are made at once."""
+async def call_tools(server: McpServer, *calls: ToolCall) -> list[ToolFeedback]:
+    """The results of these calls for the model. The calls are made at once."""
     handle, told = await start(server, *calls)
     assert (await handle.result()).output == "done"
     return told

@@ -38,7 +38,7 @@ def happened(folder: Path, tool: str) -> list[dict[str, Any]]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process lives. One that has ended, and that nobody has looked at, does not."""
+    """Whether a process is alive. A zombie is not."""
     with suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, 0)
         with open(f"/proc/{pid}/stat") as stat:

@@ -34,7 +34,7 @@ class Files:
         self.tools: dict[str, Tool] = {one.name: one for one in file_tools(folder, **options)}
 
     def __call__(self, name: str, /, **arguments: Any) -> Any:
-        """What the model is told, or what the call raises."""
+        """The result for the model, or the exception of the call."""
         step = self.tools[name].make_call(ToolCallPart(name, arguments, "call_1"), "the-agent", None)
         result = step.step.function(*step.args, **step.kwargs)
         return asyncio.run(result) if step.step.is_async else result
@@ -68,7 +68,7 @@ def test_reading_tools_may_be_repeated_and_writing_ones_can_be_left_out(files: F
     assert [one.name for one in file_tools(files.folder, write=False)] == ["read_file", "list_dir", "search_files"]
 
 
-def test_a_model_is_told_of_every_parameter(files: Files):
+def test_the_model_sees_every_parameter(files: Files):
     for one in files.tools.values():
         assert len(one.description) > 20
         for name, schema in one.schema["properties"].items():
@@ -113,7 +113,7 @@ def test_a_file_is_read_as_it_is(files: Files):
     assert files("read_file", path="empty") == "['empty' is empty.]"
 
 
-def test_a_part_of_a_file_is_read_with_a_word_on_how_to_read_on(files: Files):
+def test_a_part_of_a_file_is_read_with_a_note_on_how_to_continue(files: Files):
     files.write("five", "1\n2\n3\n4\n5\n")
     assert files("read_file", path="five", limit=2) == "1\n2\n[Lines 1 to 2 of 'five'. Read on with offset=3.]"
     assert files("read_file", path="five", offset=3, limit=2) == (
@@ -150,7 +150,7 @@ def test_no_more_is_shown_than_the_limit(tmp_path: Path):
     assert files("read_file", path="odd").startswith("x" + "ä" * 9 + "\n[Line 1")
 
 
-def test_what_is_no_text_is_told_and_not_shown(files: Files):
+def test_binary_files_are_reported_and_not_shown(files: Files):
     files.write("image", b"\x89PNG\0\0" + b"x" * 94)
     files.write("latin", "Grüße".encode("latin-1"))
     files.write("late", (b"x" * 99 + b"\n") * 100 + b"\0" * 10)
@@ -235,7 +235,7 @@ def test_lines_that_match_are_found_with_their_numbers(files: Files):
     assert files("search_files", pattern="nowhere", glob="*.py") == "No line matches 'nowhere' (2 files searched)."
 
 
-def test_what_is_not_searched_is_told(tmp_path: Path):
+def test_the_result_names_files_that_were_not_searched(tmp_path: Path):
     files = Files(tmp_path, max_file_bytes=1000)
     files.write("binary", b"needle\0")
     files.write("large", "needle" * 1000)
@@ -285,7 +285,7 @@ def test_a_regular_expression_that_never_ends_is_stopped(files: Files):
 
 
 @pytest.mark.parametrize("pattern", ["(", "*", "[a", "(?P<x", "a{2,1}"])
-def test_what_is_no_regular_expression_is_told(files: Files, pattern: str):
+def test_an_invalid_regular_expression_is_reported(files: Files, pattern: str):
     with pytest.raises(ModelRetry, match="is no regular expression"):
         files("search_files", pattern=pattern)
 
@@ -361,7 +361,7 @@ def test_a_file_that_changes_while_it_is_edited_is_edited_as_it_is_then(files: F
 
 
 @pytest.mark.asyncio
-async def test_an_agent_works_with_files_and_is_told_what_it_did_wrong(tmp_path: Path):
+async def test_an_agent_works_with_files_and_gets_feedback(tmp_path: Path):
     edits = [call("edit_file", path="f.txt", old=f"<{number}>", new=str(number)) for number in range(5)]
     model = ScriptedModel(
         [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mcp_agents import Told, start, told_of
+from mcp_agents import ToolFeedback, call_tools, start
 from mcp_ledger import happened, ledger
 from mcp_servers import SECRET, HttpServer
 
@@ -30,7 +30,7 @@ async def runtime(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 @pytest.fixture(autouse=True)
 def soon(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
+    monkeypatch.setattr("holdfast.tools.mcp.server.BACKOFF_S", 0.01)
 
 
 def journal_of(payloads: list[Any]) -> str:
@@ -46,9 +46,9 @@ def calls(body: bytes) -> bool:
 async def test_a_server_over_http_is_listed_and_called(tmp_path: Path, legacy: bool, as_json: bool) -> None:
     with HttpServer(tmp_path, legacy=legacy, json_response=as_json) as web:
         server = mcp_http(web.url, name="web", headers={"Authorization": f"Bearer {SECRET}"})
-        told = await told_of(server, call("add", a=2, b=3), call("fail", why="closed"), call("add", a="2"))
-        assert told[0] == Told("success", {"sum": 5})
-        assert told[1] == Told("failed", "The tool 'fail' failed: No: closed")
+        told = await call_tools(server, call("add", a=2, b=3), call("fail", why="closed"), call("add", a="2"))
+        assert told[0] == ToolFeedback("success", {"sum": 5})
+        assert told[1] == ToolFeedback("failed", "The tool 'fail' failed: No: closed")
         assert "- b is missing" in told[2].content
         assert {headers.get("authorization") for headers in web.requests} == {f"Bearer {SECRET}"}
         assert any("mcp-session-id" in headers for headers in web.requests) is legacy
@@ -67,13 +67,13 @@ async def test_headers_can_be_made_for_every_request(tmp_path: Path, is_async: b
 
     with HttpServer(tmp_path) as web:
         server = mcp_http(web.url, name="fresh", headers=headers_async if is_async else headers)
-        await told_of(server, call("add", a=1, b=1))
+        await call_tools(server, call("add", a=1, b=1))
         sent = [headers["x-token"] for headers in web.requests]
         assert len(sent) == len(set(sent)) >= 4
         assert set(sent) <= set(made)
 
 
-async def test_headers_that_cannot_be_made_are_told_without_the_secret(tmp_path: Path) -> None:
+async def test_failing_headers_are_reported_without_the_secret(tmp_path: Path) -> None:
     def headers() -> dict[str, str]:
         raise ConnectionError("the vault is closed")
 
@@ -85,9 +85,7 @@ async def test_headers_that_cannot_be_made_are_told_without_the_secret(tmp_path:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_refused_client_is_told_at_once_and_without_its_secret(
-    tmp_path: Path, runtime: Runtime, status: int
-) -> None:
+async def test_a_refused_client_fails_at_once_without_its_secret(tmp_path: Path, runtime: Runtime, status: int) -> None:
     with HttpServer(tmp_path) as web:
         web.before = lambda headers, body: (status, {"WWW-Authenticate": SECRET})
         server = mcp_http(web.url, name="guarded", headers={"Authorization": SECRET})
@@ -118,11 +116,11 @@ async def test_an_agent_may_have_several_servers_whose_tools_are_listed_at_the_s
             await Agent(ScriptedModel(["done"]), name="mcp-several-refused", tools=[servers[0], refused]).run("go")
 
 
-async def test_a_call_that_is_refused_is_told_to_the_model_at_once(tmp_path: Path) -> None:
+async def test_a_rejected_call_is_feedback_at_once(tmp_path: Path) -> None:
     with HttpServer(tmp_path) as web:
         web.before = lambda headers, body: (403, {}) if calls(body) else None
         server = mcp_http(web.url, name="half-guarded", headers={"Authorization": SECRET})
-        [told] = await told_of(server, call("look", name="x"))
+        [told] = await call_tools(server, call("look", name="x"))
         assert told.outcome == "failed"
         assert "refuses this client (HTTP 403)" in told.content
         assert sum("tools/call" in headers.get("mcp-method", "") for headers in web.requests) == 1
@@ -132,9 +130,7 @@ async def test_a_call_that_is_refused_is_told_to_the_model_at_once(tmp_path: Pat
     ("status", "booked"),
     [(503, "it may or may not have happened. Check first"), (429, "book: room")],
 )
-async def test_a_server_that_is_overloaded_is_asked_again_what_may_be_asked_twice(
-    tmp_path: Path, status: int, booked: str
-) -> None:
+async def test_repeatable_calls_of_an_overloaded_server_are_repeated(tmp_path: Path, status: int, booked: str) -> None:
     with HttpServer(tmp_path) as web:
         refused: set[bytes] = set()
 
@@ -146,14 +142,16 @@ async def test_a_server_that_is_overloaded_is_asked_again_what_may_be_asked_twic
             return status, {"Retry-After": "0"}
 
         web.before = before
-        looked, told = await told_of(mcp_http(web.url, name="busy"), call("look", name="it"), call("book", name="room"))
+        looked, told = await call_tools(
+            mcp_http(web.url, name="busy"), call("look", name="it"), call("book", name="room")
+        )
         assert refused == {b"look", b"book"}
-        assert looked == Told("success", "look: it")
+        assert looked == ToolFeedback("success", "look: it")
         assert booked in told.content
         assert len(happened(tmp_path, "look")) == 1
 
 
-async def test_a_server_that_never_recovers_is_given_up_and_the_run_goes_on(tmp_path: Path) -> None:
+async def test_a_server_that_never_recovers_is_given_up_and_the_run_continues(tmp_path: Path) -> None:
     with HttpServer(tmp_path) as web:
         asked: list[bytes] = []
 
@@ -164,29 +162,27 @@ async def test_a_server_that_never_recovers_is_given_up_and_the_run_goes_on(tmp_
             return 502, {}
 
         web.before = before
-        [told] = await told_of(mcp_http(web.url, name="down", retries=2), call("look", name="it"))
-        assert told == Told(
+        [told] = await call_tools(mcp_http(web.url, name="down", retries=2), call("look", name="it"))
+        assert told == ToolFeedback(
             "failed", "The tool 'look' failed: McpUnavailable: the MCP server 'down' answered with HTTP 502"
         )
         assert len(asked) == 3
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["without sessions", "with sessions"])
-async def test_a_server_that_was_restarted_between_two_calls_is_asked_in_a_new_session(
-    tmp_path: Path, legacy: bool
-) -> None:
+async def test_after_a_restart_between_two_calls_there_is_a_new_session(tmp_path: Path, legacy: bool) -> None:
     with HttpServer(tmp_path, legacy=legacy) as web:
         server = mcp_http(web.url, name="restarted", only=["book"])
-        await told_of(server, call("book", name="first"))
+        await call_tools(server, call("book", name="first"))
         web.stop()
         web.start()
         # Although it runs once: a session that is not known any more has not been asked anything.
-        assert await told_of(server, call("book", name="second")) == [Told("success", "book: second")]
+        assert await call_tools(server, call("book", name="second")) == [ToolFeedback("success", "book: second")]
         sessions = {headers.get("mcp-session-id") for headers in web.requests} - {None}
         assert len(sessions) == (2 if legacy else 0)
 
 
-async def test_a_server_that_dies_in_the_middle_of_calls_is_asked_again_what_may_be_asked_twice(tmp_path: Path) -> None:
+async def test_repeatable_calls_of_a_server_that_dies_are_repeated(tmp_path: Path) -> None:
     with HttpServer(tmp_path) as web:
         server = mcp_http(web.url, name="cut", retries=100)
         (tmp_path / "cut.hold").touch()
@@ -196,12 +192,12 @@ async def test_a_server_that_dies_in_the_middle_of_calls_is_asked_again_what_may
         (tmp_path / "cut.hold").unlink()
         web.start()
         assert (await handle.result()).output == "done"
-        assert told[0] == Told("success", "look: cut")
+        assert told[0] == ToolFeedback("success", "look: cut")
         assert "it may or may not have happened. Check first" in told[1].content
         assert len(happened(tmp_path, "book")) == 1
 
 
-async def test_a_cancelled_run_tells_the_server_to_stop(tmp_path: Path) -> None:
+async def test_a_cancelled_run_cancels_its_calls_on_the_server(tmp_path: Path) -> None:
     with HttpServer(tmp_path) as web:
         (tmp_path / "long.hold").touch()
         handle, _ = await start(mcp_http(web.url, name="stopped"), call("look", name="long"))
@@ -211,7 +207,7 @@ async def test_a_cancelled_run_tells_the_server_to_stop(tmp_path: Path) -> None:
         (tmp_path / "long.hold").unlink()
 
 
-async def test_a_server_that_does_not_take_the_cancellation_of_a_call_is_asked_other_things_all_the_same(
+async def test_a_server_that_rejects_a_cancellation_still_gets_other_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.tools.mcp.http_transport.CONNECT_TIMEOUT_S", 0.2)
@@ -222,7 +218,7 @@ async def test_a_server_that_does_not_take_the_cancellation_of_a_call_is_asked_o
         await wait_until(lambda: happened(tmp_path, "look"), "the call")
         web.silent = b"notifications/cancelled"
         await handle.cancel()
-        assert await told_of(server, call("look", name="other")) == [Told("success", "look: other")]
+        assert await call_tools(server, call("look", name="other")) == [ToolFeedback("success", "look: other")]
         (tmp_path / "long.hold").unlink()
 
 
@@ -235,7 +231,7 @@ async def test_a_server_that_is_not_there_fails_the_run(tmp_path: Path) -> None:
     assert SECRET not in str(failed.value)
 
 
-async def test_a_wrong_url_is_told(tmp_path: Path) -> None:
+async def test_a_wrong_url_is_reported(tmp_path: Path) -> None:
     with HttpServer(tmp_path) as web:
         handle, _ = await start(mcp_http(f"{web.url}/elsewhere", name="elsewhere"))
         with pytest.raises(RunFailed, match="answered with HTTP 404: is the URL the right one"):
@@ -255,9 +251,9 @@ async def test_a_redirect_to_elsewhere_is_not_followed(tmp_path: Path) -> None:
 async def test_an_answer_that_is_too_long_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with HttpServer(tmp_path, json_response=True) as web:
         server = mcp_http(web.url, name="endless")
-        await told_of(server)
+        await call_tools(server)
         monkeypatch.setattr("holdfast.tools.mcp.http_transport.MAX_RESPONSE_BYTES", 100_000)
-        [told] = await told_of(server, call("tell_all"))
+        [told] = await call_tools(server, call("tell_all"))
         assert "gave an answer of more than" in told.content
 
 

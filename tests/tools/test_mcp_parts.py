@@ -42,7 +42,7 @@ def test_a_name_that_no_provider_accepts_is_made_fit(given: str, name: str) -> N
     assert fit(named(given)) == [name]
 
 
-def test_a_tool_that_cannot_be_offered_is_left_out_and_that_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tool_that_no_model_can_use_is_left_out_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     large = {"type": "object", "description": "x" * server.MAX_SCHEMA_CHARS}
     made = mcp_stdio("x", name="leaving")
     tools = [named(""), named("final_result"), named("a b"), named("a_b"), named("large", large)]
@@ -104,7 +104,7 @@ def refused(schema: dict[str, Any], given: Any) -> list[str]:
         ({"minProperties": 1}, {}, ["they do not fit the rule 'minProperties'"]),
     ],
 )
-def test_arguments_that_do_not_fit_a_schema_are_told_with_their_place(
+def test_arguments_that_do_not_fit_a_schema_are_reported_with_their_path(
     schema: dict[str, Any], given: dict[str, Any], told: list[str]
 ) -> None:
     found = sorted(refused(schema, given))
@@ -113,7 +113,7 @@ def test_arguments_that_do_not_fit_a_schema_are_told_with_their_place(
     assert "abcd" not in " ".join(found)
 
 
-def test_a_name_that_is_almost_right_is_told() -> None:
+def test_a_similar_name_is_suggested() -> None:
     schema = {"properties": {"place": {}}, "additionalProperties": False}
     assert refused(schema, '{"plase": 1}') == ["plase is not a parameter; did you mean 'place'?"]
 
@@ -128,7 +128,7 @@ def test_a_schema_that_refers_to_elsewhere_is_not_fetched_and_refuses_nothing() 
     assert SchemaParameters("tool", schema).validate({"a": 1}, None) == ([{"a": 1}], {})
 
 
-def test_a_recorded_schema_that_is_none_is_told() -> None:
+def test_an_invalid_recorded_schema_is_reported() -> None:
     with pytest.raises(UsageError, match="cannot be checked: its schema is none"):
         SchemaParameters("tool", {"type": "nonsense"}).validate({}, None)
 
@@ -204,7 +204,7 @@ def test_what_only_looks_like_an_image_is_shown_as_it_is() -> None:
         (types.CallToolResult(content=[], structured_content={"no": 1}, is_error=True), '{"no": 1}'),
     ],
 )
-def test_a_failure_without_words_is_told_all_the_same(result: types.CallToolResult, words: str) -> None:
+def test_a_failure_without_a_message_is_reported(result: types.CallToolResult, words: str) -> None:
     assert results.format_error(result) == words
 
 
@@ -226,7 +226,7 @@ def test_what_a_server_complains_of_is_logged_in_bounds_and_without_secrets(capl
     assert asyncio.run(complaints.read_last_line()) == "the end"
 
 
-def test_secrets_are_taken_out_the_long_ones_first_and_old_ones_are_forgotten() -> None:
+def test_secrets_are_redacted_longest_first_and_old_ones_are_forgotten() -> None:
     secrets = SecretRedactor(["Bearer abcdefgh", "abcdefghij", "on"])
     assert secrets.redact("abcdefghij, abcdefgh, on") == "***, ***, on"
     secrets.add(f"token-{number}" for number in range(1000))

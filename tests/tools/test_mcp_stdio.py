@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mcp_agents import Told, start, told_of
+from mcp_agents import ToolFeedback, call_tools, start
 from mcp_ledger import happened, is_alive, ledger
 from mcp_servers import PIXEL, SECRET, command
 from pydantic_ai.messages import BinaryContent
@@ -80,11 +80,11 @@ async def test_the_tools_are_listed_page_by_page_in_a_recorded_step_and_offered_
 
 
 async def test_results_are_recorded_as_plain_data_that_a_model_can_be_shown(server: McpServer) -> None:
-    added, looked, shown, papers, all_told = await told_of(
+    added, looked, shown, papers, all_told = await call_tools(
         server, call("add", a=1, b=2), call("look", name="x"), call("show"), call("papers"), call("tell_all")
     )
-    assert added == Told("success", {"sum": 3})  # and not the text beside it
-    assert looked == Told("success", "look: x")
+    assert added == ToolFeedback("success", {"sum": 3})  # and not the text beside it
+    assert looked == ToolFeedback("success", "look: x")
     [words, picture] = shown.content
     assert words == "Look:"
     assert isinstance(picture, BinaryContent)
@@ -99,17 +99,17 @@ async def test_results_are_recorded_as_plain_data_that_a_model_can_be_shown(serv
     assert len(all_told.content) < 101_000
 
 
-async def test_what_goes_wrong_is_told_to_the_model_in_words(server: McpServer, folder: Path) -> None:
+async def test_failures_are_described_to_the_model(server: McpServer, folder: Path) -> None:
     before = len(happened(folder, "add"))
-    failed, refused, misfit, unreadable = await told_of(
+    failed, refused, misfit, unreadable = await call_tools(
         server, call("fail", why="full"), call("refuse"), call("add", a="x", b=-1, c=3), call("add", "[1]")
     )
-    assert failed == Told("failed", "The tool 'fail' failed: No: full")
+    assert failed == ToolFeedback("failed", "The tool 'fail' failed: No: full")
     assert refused.outcome == "failed"
     assert refused.content == (
         "The tool 'refuse' failed: McpError: the MCP server 'shared' says: It does not do that. Your token is ***."
     )
-    assert misfit == Told(
+    assert misfit == ToolFeedback(
         "retried",
         "The arguments do not fit the tool 'add', which was not called:\n"
         "- a should be of type integer; it was 'x'\n"
@@ -124,7 +124,7 @@ async def test_what_goes_wrong_is_told_to_the_model_in_words(server: McpServer, 
 
 async def test_the_environment_of_a_server_is_small(server: McpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-other")
-    [told] = await told_of(server, call("environment"))
+    [told] = await call_tools(server, call("environment"))
     assert told.content["TOKEN"] == SECRET
     assert "OPENAI_API_KEY" not in told.content
     assert SECRET not in repr(server)
@@ -137,19 +137,17 @@ async def test_calls_at_once_share_one_process_and_do_not_wait_for_each_other(se
     await wait_until(
         lambda: {"look": "slow"} in [{one["tool"]: one["name"]} for one in ledger(folder)], "the slow call"
     )
-    assert await told_of(server, call("look", name="a"), call("look", name="b")) == [
-        Told("success", "look: a"),
-        Told("success", "look: b"),
+    assert await call_tools(server, call("look", name="a"), call("look", name="b")) == [
+        ToolFeedback("success", "look: a"),
+        ToolFeedback("success", "look: b"),
     ]
     (folder / "slow.hold").unlink()
     await slow.result()
-    assert told_slowly == [Told("success", "look: slow")]
+    assert told_slowly == [ToolFeedback("success", "look: slow")]
     assert len(happened(folder, "start")) == max(starts, 1)
 
 
-async def test_a_cancelled_run_tells_the_server_to_stop_and_leaves_the_connection_to_others(
-    server: McpServer, folder: Path
-) -> None:
+async def test_a_cancelled_run_cancels_its_call_and_keeps_the_connection_open(server: McpServer, folder: Path) -> None:
     (folder / "long.hold").touch()
     (folder / "other.hold").touch()
     cancelled, _ = await start(server, call("look", name="long"))
@@ -161,24 +159,24 @@ async def test_a_cancelled_run_tells_the_server_to_stop_and_leaves_the_connectio
     await wait_until(lambda: any(stopped.items() <= one.items() for one in ledger(folder)), "the server was told")
     (folder / "other.hold").unlink()
     await other.result()
-    assert told == [Told("success", "look: other")]
+    assert told == [ToolFeedback("success", "look: other")]
 
 
-async def test_a_call_that_takes_too_long_is_given_up_and_the_model_is_told(folder: Path, runtime: Runtime) -> None:
+async def test_a_call_that_takes_too_long_is_given_up_with_feedback(folder: Path, runtime: Runtime) -> None:
     hasty = mcp_stdio(*command(folder), name="hasty", timeout=0.2)
-    await told_of(hasty)  # it has started
+    await call_tools(hasty)  # it has started
     (folder / "late.hold").touch()
-    [told] = await told_of(hasty, call("look", name="late"))
+    [told] = await call_tools(hasty, call("look", name="late"))
     assert told.outcome == "failed"
     assert "took longer than its time-out of 0.2 seconds, and was given up" in told.content
     assert len([one for one in happened(folder, "look") if one["name"] == "late"]) == 1  # it is not made again
-    assert await told_of(hasty, call("look", name="now")) == [Told("success", "look: now")]
+    assert await call_tools(hasty, call("look", name="now")) == [ToolFeedback("success", "look: now")]
 
 
-async def test_a_server_that_is_killed_is_started_again_and_asked_again_what_may_be_asked_twice(
+async def test_a_killed_server_is_restarted_and_repeatable_calls_are_repeated(
     folder: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
+    monkeypatch.setattr("holdfast.tools.mcp.server.BACKOFF_S", 0.01)
     mortal = mcp_stdio(*command(folder), name="mortal", retries=2)
     held = ["killed-look", "killed-put", "killed-book"]
     for name in held:
@@ -196,7 +194,7 @@ async def test_a_server_that_is_killed_is_started_again_and_asked_again_what_may
         (folder / f"{name}.hold").unlink()
     os.kill(pid, signal.SIGKILL)
     assert (await handle.result()).output == "done"
-    assert told[:2] == [Told("success", "look: killed-look"), Told("success", "put: killed-put")]
+    assert told[:2] == [ToolFeedback("success", "look: killed-look"), ToolFeedback("success", "put: killed-put")]
     assert told[2].outcome == "failed"
     assert "it may or may not have happened. Check first, before you call it again." in told[2].content
     again = [(one["tool"], one["pid"] == pid) for one in reached()]
@@ -207,15 +205,15 @@ async def test_a_server_that_is_killed_is_started_again_and_asked_again_what_may
 async def test_a_server_that_has_died_between_two_calls_is_started_again_even_for_a_tool_that_runs_once(
     folder: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
+    monkeypatch.setattr("holdfast.tools.mcp.server.BACKOFF_S", 0.01)
     dying = mcp_stdio(*command(folder), name="dying")
-    await told_of(dying, call("book", name="before"))
+    await call_tools(dying, call("book", name="before"))
     pid = happened(folder, "book")[-1]["pid"]
     live = connection_of(dying)._current
     assert live is not None
     os.kill(pid, signal.SIGKILL)
     await wait_until(lambda: live.has_ended, "the end is noticed")
-    assert await told_of(dying, call("book", name="after")) == [Told("success", "book: after")]
+    assert await call_tools(dying, call("book", name="after")) == [ToolFeedback("success", "book: after")]
     assert happened(folder, "book")[-1]["pid"] != pid
 
 
@@ -231,7 +229,7 @@ async def test_a_server_that_has_died_between_two_calls_is_started_again_even_fo
 async def test_a_server_that_does_not_start_fails_the_run_with_a_reason(
     folder: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
+    monkeypatch.setattr("holdfast.tools.mcp.server.BACKOFF_S", 0.01)
     monkeypatch.setattr(serving, "OPEN_TIMEOUT_S", 0.7 if "stdin" in program else 60.0)
     started = (program, SECRET) if program.startswith(".") else (sys.executable, "-c", program)
     absent = mcp_stdio(*started, name="absent", env={"TOKEN": SECRET}, timeout=0.5, retries=1)
@@ -250,12 +248,12 @@ async def test_a_server_that_writes_nonsense_to_its_stdout_is_understood_and_its
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.tools.mcp")
     noisy = mcp_stdio(*command(folder, "noisy"), name="noisy", env={"TOKEN": SECRET})
-    assert await told_of(noisy, call("add", a=1, b=1)) == [Told("success", {"sum": 2})]
+    assert await call_tools(noisy, call("add", a=1, b=1)) == [ToolFeedback("success", {"sum": 2})]
     [line] = [one for one in caplog.records if one.name == "holdfast.tools.mcp.noisy"]
     assert line.getMessage() == "on stderr: ***"
 
 
-async def test_names_get_a_prefix_and_can_be_chosen_and_effects_can_be_told(
+async def test_names_get_a_prefix_and_tools_and_effects_can_be_chosen(
     server: McpServer, folder: Path, runtime: Runtime
 ) -> None:
     some = mcp_stdio(
@@ -280,7 +278,7 @@ async def test_names_get_a_prefix_and_can_be_chosen_and_effects_can_be_told(
     assert {name for name, tool in tools.items() if tool.can_require_approval} == {"s_add"}
 
 
-async def test_a_name_that_the_server_does_not_have_is_told(server: McpServer, folder: Path) -> None:
+async def test_a_name_that_the_server_does_not_have_is_reported(server: McpServer, folder: Path) -> None:
     wrong = mcp_stdio(*command(folder), name="wrong", effect={"bock": "read"})
     wrong._connections = server._connections  # which is open
     handle, _ = await start(wrong)
@@ -311,7 +309,7 @@ async def test_an_approved_call_is_made_with_the_approved_arguments(server: McpS
     assert not [one for one in happened(folder, "book") if one["name"] == "suite"]
     await handle.approve(asked[0].id)
     assert (await handle.result()).output == "done"
-    assert told == [Told("success", "book: suite"), Told("success", {"sum": 4})]
+    assert told == [ToolFeedback("success", "book: suite"), ToolFeedback("success", {"sum": 4})]
 
 
 async def test_the_connection_is_closed_when_idle_and_when_the_engine_closes(
@@ -321,17 +319,17 @@ async def test_the_connection_is_closed_when_idle_and_when_the_engine_closes(
     async with Runtime(f"sqlite:///{tmp_path}/runs.db"):
         with monkeypatch.context() as patched:
             patched.setattr("holdfast.tools.mcp.connection.IDLE_TIMEOUT_S", 0.3)
-            await told_of(brief, call("look", name="idle"))
+            await call_tools(brief, call("look", name="idle"))
         pid = happened(folder, "look")[-1]["pid"]
         await wait_until(lambda: not is_alive(pid), "an idle server ends")
-        await told_of(brief, call("look", name="once more"))
+        await call_tools(brief, call("look", name="once more"))
         pid = happened(folder, "look")[-1]["pid"]
         assert is_alive(pid)
     assert not is_alive(pid)
     assert not connection_of(brief)._owners
 
 
-async def test_without_the_package_it_is_told_what_to_install(
+async def test_without_the_package_the_error_says_what_to_install(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "find_spec", lambda name: None)

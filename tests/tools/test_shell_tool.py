@@ -27,7 +27,7 @@ def make(cwd: Path, *allow: str | Sequence[str], **options: Any) -> Tool:
 
 
 async def run(tool: Tool, *argv: str) -> str:
-    """What the model is told, or what the call raises."""
+    """The result for the model, or the exception of the call."""
     step = tool.make_call(ToolCallPart("shell", {"argv": list(argv)}, "call_1"), "the-agent", None)
     return await step.step.function(*step.args, **step.kwargs)
 
@@ -48,7 +48,7 @@ def number_in(file: Path) -> int:
 # What is allowed
 
 
-async def test_it_asks_first_and_is_not_repeated_unless_told_otherwise(tmp_path: Path):
+async def test_it_needs_an_approval_and_is_not_repeated_by_default(tmp_path: Path):
     asking = shell_tool(allow=["touch"], cwd=tmp_path)
     assert (asking.name, asking.definition.effect) == ("shell", Effect.ONCE)
     with pytest.raises(ApprovalRequired):
@@ -65,13 +65,13 @@ async def test_what_a_person_approves_is_run_once(tmp_path: Path):
     runner = Runner()
     result = await runner.run(agent, "Go.")
     assert (result.status, list(tmp_path.iterdir())) == ("waiting", [])
-    [asked] = result.approvals  # and nobody for what is not allowed
+    [asked] = result.approvals  # none for a command that is not allowed
     assert asked.arguments == {"argv": ["sh", "-c", "echo run >> log"]}
     result = await runner.approve(result.run_id)
     assert (result.status, (tmp_path / "log").read_text()) == ("completed", "run\n")
 
 
-async def test_the_model_is_told_what_is_allowed(tmp_path: Path):
+async def test_the_model_sees_the_allowed_commands(tmp_path: Path):
     tool = make(tmp_path, "ls", ["python", "-m", "pytest"], timeout=7)
     assert "\n- ls …\n- python -m pytest …" in tool.description
     assert "after 7 seconds" in tool.description
@@ -119,13 +119,13 @@ async def test_a_list_allows_what_begins_so(tmp_path: Path):
 
 
 async def test_an_option_that_runs_a_command_is_as_allowed_as_its_program(tmp_path: Path):
-    """No sandbox: who allows a program allows all that it can do. ``env`` here stands for ``git -c core.pager=...``."""
+    """Not a sandbox: an allowed program can do anything. ``env`` here represents ``git -c core.pager=...``."""
     (tmp_path / "file").touch()
     assert await run(make(tmp_path, "env"), "env", "ls") == "[exit code 0]\nfile\n"
 
 
 @pytest.mark.parametrize("argv", [[], ["ls", "a\0b"], ["ls", "x" * 100_001]])
-async def test_what_is_no_command_is_refused(tmp_path: Path, argv: list[str]):
+async def test_an_invalid_command_is_refused(tmp_path: Path, argv: list[str]):
     with pytest.raises((InvalidToolArguments, ModelRetry)):
         await run(make(tmp_path, "ls"), *argv)
 
@@ -157,7 +157,7 @@ async def test_a_tool_that_cannot_work_is_refused_when_it_is_made(tmp_path: Path
 # Which program it is
 
 
-async def test_nothing_in_the_working_folder_takes_a_programs_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_nothing_in_the_working_folder_replaces_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     work = tmp_path / "work"
     (work / "bin").mkdir(parents=True)
     for place in (work / "ls", work / "bin" / "ls"):
@@ -173,7 +173,7 @@ async def test_nothing_in_the_working_folder_takes_a_programs_place(tmp_path: Pa
     assert not any(str(tmp_path) in one or not one.startswith("/") for one in path[5:].split(":"))
 
 
-async def test_a_program_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_program_is_located_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tool = make(tmp_path, "ls")
     fake = tmp_path / "elsewhere" / "ls"
     fake.parent.mkdir()
@@ -183,19 +183,19 @@ async def test_a_program_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.
     assert await run(tool, "ls") == "[exit code 0]\nelsewhere\n"
 
 
-async def test_an_absolute_path_is_taken_as_it_is(tmp_path: Path):
+async def test_an_absolute_path_is_used_as_it_is(tmp_path: Path):
     tool = make(tmp_path, [sys.executable, "-c"])
     assert await run(tool, sys.executable, "-c", "print(6 * 7)") == "[exit code 0]\n42\n"
 
 
-async def test_a_program_that_is_not_there_is_told_of(tmp_path: Path):
+async def test_a_program_that_is_not_installed_is_reported(tmp_path: Path):
     with pytest.raises(ModelRetry, match="allowed, but not installed here"):
         await run(make(tmp_path, "no-such-program"), "no-such-program")
     with pytest.raises(ModelRetry, match="was not started: No such file"):
         await run(make(tmp_path, "/no/such/program"), "/no/such/program")
 
 
-async def test_a_folder_that_has_gone_is_told_of_without_its_name(tmp_path: Path):
+async def test_a_removed_folder_is_reported_without_its_name(tmp_path: Path):
     work = tmp_path / "work"
     with pytest.raises(ModelRetry, match="was not started") as told:
         await run(make(work, "ls"), "ls")
@@ -221,7 +221,7 @@ async def test_it_runs_in_its_folder_and_has_no_input(tmp_path: Path):
     assert await run(tool, "cat") == "[exit code 0, no output]"
 
 
-async def test_no_other_open_file_is_handed_on(tmp_path: Path):
+async def test_no_other_open_file_is_inherited(tmp_path: Path):
     if not os.path.isdir("/proc/self/fd"):
         pytest.skip("open files cannot be listed here")
     with open(tmp_path / "open", "w") as file:
@@ -234,14 +234,14 @@ async def test_no_other_open_file_is_handed_on(tmp_path: Path):
 # How it ends
 
 
-async def test_the_exit_code_and_both_kinds_of_output_are_told(tmp_path: Path):
+async def test_the_model_gets_the_exit_code_and_both_kinds_of_output(tmp_path: Path):
     tool = make(tmp_path, "sh")
     assert await run(tool, "sh", "-c", "echo out; echo err >&2; exit 3") == "[exit code 3]\nout\nerr\n"
     assert await run(tool, "sh", "-c", "kill -SEGV $$") == "[ended by signal SIGSEGV, no output]"
     assert await run(tool, "sh", "-c", r"printf '\377\0ok'") == "[exit code 0]\n\ufffd\ufffdok"
 
 
-async def test_of_long_output_the_beginning_and_the_end_are_told(tmp_path: Path):
+async def test_the_model_gets_the_beginning_and_the_end_of_long_output(tmp_path: Path):
     tool = make(tmp_path, "seq", max_output=20)
     assert await run(tool, "seq", "1000") == (
         "[exit code 0]\n1\n2\n3\n4\n5\n\n[... 3873 bytes left out ...]\n\n999\n1000\n"
@@ -267,7 +267,7 @@ async def test_a_time_out_ends_it_with_all_that_it_started(tmp_path: Path):
     await wait_until(lambda: not lives(number_in(tmp_path / "pid")))
 
 
-async def test_a_child_that_is_left_behind_is_neither_waited_for_nor_left(tmp_path: Path):
+async def test_a_child_that_is_left_behind_does_not_block_and_is_killed(tmp_path: Path):
     told = await run(make(tmp_path, "sh", timeout=60), "sh", "-c", "sleep 600 & echo $! > pid; echo done")
     assert told == "[exit code 0]\ndone\n"
     await wait_until(lambda: not lives(number_in(tmp_path / "pid")))

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -15,26 +16,24 @@ from holdfast.admission.usage import Budget
 from holdfast.agents.agent_handle import AgentHandle
 from holdfast.agents.agent_keyword_hints import AGENT_KEYWORD_HINTS
 from holdfast.agents.agent_loop import run_agent
-from holdfast.agents.deps import clear_run_deps, set_agent_deps, set_run_deps
+from holdfast.agents.deps import check_deps_type, clear_run_deps, set_agent_deps, set_run_deps
 from holdfast.agents.instructions import define_instructions
 from holdfast.agents.memory_tools import MEMORY_GUIDANCE, MemoryNamespace, make_memory_tools, validate_namespace
 from holdfast.agents.models.context_limit import Compaction, validate_compaction
 from holdfast.agents.models.messages import dump_content, dump_messages
-from holdfast.agents.models.model_library import load_library
 from holdfast.agents.models.model_options import ModelOptions, make_model_chain
-from holdfast.agents.models.model_resolution import get_model_name
+from holdfast.agents.models.model_resolution import get_model_name, load_library
 from holdfast.agents.output import Output, OutputSpec
 from holdfast.agents.planner import PLANNING_GUIDANCE, get_plan_tool
 from holdfast.agents.skills.skill import Skill
 from holdfast.agents.skills.skill_folders import collect_skills
 from holdfast.agents.skills.skill_tools import format_catalog, make_skill_tools
 from holdfast.agents.tool_approvals import validate_approval_policy
-from holdfast.agents.tool_catalog import make_tool_definition
 from holdfast.agents.tools import Tool, check_name, to_tool
 from holdfast.agents.toolsets import Toolset
 from holdfast.authoring.approval_requests import ApprovalPolicy
 from holdfast.authoring.children import call_child
-from holdfast.authoring.introspection import attribute_to_caller
+from holdfast.authoring.introspection import attribute_to_caller, resolve_hints
 from holdfast.authoring.keyword_hints import reject_unknown_keywords
 from holdfast.authoring.registry import register
 from holdfast.authoring.runtime import DEFAULT_GRACE_S, MAX_BLOCKED_S, Runtime
@@ -62,35 +61,47 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_MAX_TURNS = 50
-"""Model calls in one run, by default."""
+"""Maximum number of model calls in one run."""
+
+_TASK_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "task": {
+            "type": "string",
+            "description": "The whole task. The agent sees nothing of this conversation: tell it all that it needs.",
+        }
+    },
+    "required": ["task"],
+    "additionalProperties": False,
+}
 
 
 class Agent(Workflow[..., AgentResult[T]]):
     """A workflow whose steps a model chooses: every model call, tool call, and sub-agent is recorded.
 
     Args:
-        model: ``"provider:name"``, or a model of the pydantic-ai library (for an endpoint with a base URL of its own).
+        model: ``"provider:name"``, or a model of the pydantic-ai library (for an endpoint with its own base URL).
         name: its name in the store. Clients start its runs by this name.
         tools: functions with ``@tool``, plain functions, other agents, and toolsets (such as those of MCP servers).
-        instructions: what the model is told at the beginning; or a function that returns it (it may take a
-            ``RunContext``), which is called once in each run, as a step.
-        output_type: what the answer must be: ``str``, a type that pydantic can check, or an ``Output`` with how often
-            an answer may be corrected, or whether a text that was cut off is continued.
-        deps_type: the type of what tools get as ``ctx.deps``.
-        description: what other agents are told about it. Default: its instructions.
-        subagents: agents that the model can hand tasks to. Each task is a run of its own.
-        memory: the namespace of what it remembers across runs, or a function of the ``RunContext`` that returns one;
-            its model then has tools to remember, search, and forget.
+        instructions: the instructions for the model; or a function that returns them (it may take a ``RunContext``)
+            and is called once in each run, as a step.
+        output_type: the type of the answer: ``str``, a type that pydantic can validate, or an ``Output`` that also says
+            how often an answer may be corrected, or whether a truncated text is continued.
+        deps_type: the type of ``ctx.deps`` in tools.
+        description: the description that other agents see. Default: its instructions.
+        subagents: agents that the model can delegate tasks to. Each task is a run of its own.
+        memory: the namespace of its memory across runs, or a function of the ``RunContext`` that returns one. The model
+            then has tools to remember, search, and forget.
         planning: whether the model keeps a plan, a list of tasks that followers of the run see, and works through it.
-        skills: instructions and tools that the model loads when it needs them: those of ``@skill`` and ``Skill``, and
-            paths of folders that have a ``SKILL.md``, or whose folders have one.
-        approvals: who is asked about calls of tools that need an approval, for how long, and whether a call without an
-            answer is made (``on_timeout="approve"``) or not (``"deny"``, the default).
-        fallback: one model or several, called in order when the one before gives no answer.
+        skills: instructions and tools that the model loads when it needs them: from ``@skill``, from ``Skill``, and
+            paths of folders that contain a ``SKILL.md``, or whose subfolders do.
+        approvals: the people to ask about calls of tools that need an approval, for how long, and whether a call
+            without an answer is made (``on_timeout="approve"``) or not (``"deny"``, the default).
+        fallback: one model or several, called in order when the previous one gives no answer.
         model_options: how the models are called: settings, timeout, retries, streaming.
         compaction: whether older turns are summarized when a conversation nears the limit of its model's context; or a
             ``Compaction`` that says when and how.
-        max_turns: model calls in one run, after which it fails; summaries do not count.
+        max_turns: maximum number of model calls in one run, not counting summaries. A run that needs more fails.
         budget: what one run may use, with all the runs that it starts.
         workflow_options: how its runs are queued and executed: queue, timeout, tags, versions.
     """
@@ -129,17 +140,15 @@ class Agent(Workflow[..., AgentResult[T]]):
         self.deps_type = deps_type
         self.instructions = define_instructions(instructions, name, deps_type)
         self.description = description or (instructions if isinstance(instructions, str) else "") or ""
-        self.toolsets = [one for one in tools if isinstance(one, Toolset)]
+        self.toolsets = [item for item in tools if isinstance(item, Toolset)]
         self.skills = collect_skills(skills, where)
         self.has_planning = planning
         own_tools, self._guidance = _make_own_tools(memory, self.skills, planning, where)
-        given = [one for one in tools if not isinstance(one, Toolset)]
-        self.callables = _collect_callables([*given, *subagents, *own_tools], where)
-        """Its tools and sub-agents, by the names under which the model calls them."""
+        single_tools = [item for item in tools if not isinstance(item, Toolset)]
+        self.callables = _collect_callables([*single_tools, *subagents, *own_tools], where)
+        """Its tools and sub-agents, by the names that the model uses."""
         self.skill_tools = _collect_skill_tools(self.skills, self.callables, where)
         """The tools of its skills by name, without those that the agent has anyway."""
-        self._definition_by_name: dict[str, ToolDefinition] = {}
-        self._base_definitions: list[ToolDefinition] | None = None
         super().__init__(self._define(name, budget, workflow_options or WorkflowOptions()))
         register(self.definition)
 
@@ -156,15 +165,16 @@ class Agent(Workflow[..., AgentResult[T]]):
         """Run it durably, and return its result. In workflow code, it is a child of the calling run.
 
         Args:
-            prompt: what it is to do: a text, or a list of texts, images and documents of the pydantic-ai library.
-            deps: what its tools, and those of its sub-agents, are handed as ``ctx.deps``. Never recorded.
-            message_history: messages that came before, such as ``result.messages`` of another run.
-            session: the name of a conversation: this run continues where the last one of this agent and session ended.
+            prompt: the task: a text, or a list of texts, images, and documents of the pydantic-ai library.
+            deps: the ``ctx.deps`` of its tools and those of its sub-agents, of the agent's ``deps_type``. Never
+                recorded.
+            message_history: earlier messages, such as ``result.messages`` of another run.
+            session: the name of a conversation: this run continues where the last run of this agent and session ended.
         """
         return await self(prompt, deps=deps, message_history=message_history, session=session)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> AgentResult[T]:
-        """As ``run``."""
+        """The same as ``run``."""
         execution = get_current_execution()
         if execution is not None:
             return await call_child(execution, self, args, kwargs)
@@ -180,7 +190,7 @@ class Agent(Workflow[..., AgentResult[T]]):
             message_history: Sequence[ModelMessage] | None = None,
             session: str | None = None,
         ) -> AgentHandle[T]:
-            """Start a run (or join the one that is there) and return a handle to it; also from workflow code."""
+            """Start a run (or join the existing one) and return a handle to it; also from workflow code."""
             ...
 
     def run_sync(
@@ -207,19 +217,20 @@ class Agent(Workflow[..., AgentResult[T]]):
         max_blocked: Duration = MAX_BLOCKED_S,
         stop: asyncio.Event | None = None,
     ) -> None:
-        """Execute runs of this agent until SIGTERM, SIGINT, or ``stop``; then finish or hand over what is in flight.
+        """Execute runs of this agent until SIGTERM, SIGINT, or ``stop``; then finish or hand over the runs in flight.
 
         Args:
             url: the store. Default: ``HOLDFAST_URL``, else the default file.
-            namespace: whose runs; see ``Runtime``.
-            deps: what tools get as ``ctx.deps`` in every run that was not given its own in this process.
+            namespace: the namespace of the runs; see ``Runtime``.
+            deps: the ``ctx.deps`` of tools in every run that has no deps of its own in this process.
             include_subagents: whether to execute the runs of its sub-agents, too, and of theirs.
-            max_concurrency: how many runs may be in memory at once.
-            lease: how long a silent worker counts as alive, where nothing shows earlier that it died.
+            max_concurrency: maximum number of runs in memory.
+            lease: how long a silent worker counts as alive, if no lock shows earlier that it died.
             grace: how long steps in flight may take to end.
             max_blocked: how long a step may block the event loop; see ``Runtime``.
             stop: stop when this is set.
         """
+        check_deps_type(deps, self.deps_type, self.name)
         served = self.collect_agents() if include_subagents else [self]
         if deps is not None:
             set_agent_deps([agent.name for agent in served], deps)
@@ -237,46 +248,41 @@ class Agent(Workflow[..., AgentResult[T]]):
         await runtime.open()
         await runtime.run_worker(grace=grace, stop=stop)
 
-    # What it is made of
+    # Its parts
 
     @property
     def subagents(self) -> list[Agent[Any]]:
-        """The agents that it can hand tasks to."""
+        """The agents that it can delegate tasks to."""
         return [member for member in self.callables.values() if isinstance(member, Agent)]
 
     def collect_agents(self) -> list[Agent[Any]]:
         """The agent, its sub-agents, theirs, and so on."""
         found: dict[str, Agent[Any]] = {}
-        waiting: list[Agent[Any]] = [self]
-        while waiting:
-            agent = waiting.pop(0)
+        queue: list[Agent[Any]] = [self]
+        while queue:
+            agent = queue.pop(0)
             if found.setdefault(agent.name, agent) is agent:
-                waiting += agent.subagents
+                queue += agent.subagents
         return list(found.values())
 
-    def get_tool_definitions(self) -> list[ToolDefinition]:
-        """What the model is shown of its tools and sub-agents, in every run."""
-        if self._base_definitions is None:
-            self._base_definitions = [self.get_tool_definition(name, member) for name, member in self.callables.items()]
-        return self._base_definitions
+    @cached_property
+    def tool_definition(self) -> ToolDefinition:
+        """The definition that the model of another agent sees, if this one is its sub-agent."""
+        from pydantic_ai.tools import ToolDefinition
 
-    def get_tool_definition(self, name: str, target: Tool | Agent[Any]) -> ToolDefinition:
-        """What the model is shown of one; made once, because most runs are short."""
-        made = self._definition_by_name.get(name)
-        if made is None:
-            made = self._definition_by_name[name] = make_tool_definition(name, target)
-        return made
+        return ToolDefinition(name=self.name, parameters_json_schema=_TASK_SCHEMA, description=self.description or None)
 
     def add_guidance(self, instructions: str | None) -> str | None:
-        """The instructions, with what the agent's own abilities ask of the model."""
+        """The instructions, with guidance for the agent's memory, skills, and planning."""
         return "\n\n".join([*([instructions] if instructions else []), *self._guidance]) or None
 
-    # What the authoring room asks of a workflow
+    # Overrides of Workflow
 
     def prepare_start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedStart:
-        """The prompt and the history as they are recorded; the deps are not."""
+        """The prompt and the history in their recorded form. The deps are not recorded."""
         given = dict(kwargs)
         deps = given.pop("deps", None)
+        check_deps_type(deps, self.deps_type, self.name)
         if args:
             prompt, *rest = args
             args = (self._dump_prompt(prompt), *rest)
@@ -289,7 +295,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         def bind_run(run_id: str) -> None:
             set_run_deps(run_id, deps)
 
-        # A run that another one starts has that one's deps, unless it is given its own.
+        # A run that another run starts has the other run's deps, unless it gets its own.
         if deps is None and (self.deps_type is None or get_current_execution() is not None):
             return PreparedStart(args, given)
         return PreparedStart(args, given, bind_run, clear_run_deps)
@@ -299,7 +305,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         return AgentHandle(provider, run_id, self.definition.output_codec.decode, self._build_instructions)  # type: ignore[arg-type]
 
     def _build_instructions(self, generated: str | None) -> str | None:
-        """What the model is told at the beginning, given what the function of its instructions has returned."""
+        """The instructions in the first message, given the result of the instructions function, if it is one."""
         return self.add_guidance(
             generated if generated is not None or not isinstance(self.instructions, str) else self.instructions
         )
@@ -332,15 +338,10 @@ class Agent(Workflow[..., AgentResult[T]]):
         ) -> AgentResult[Any]:
             return await run_agent(self, prompt, message_history, session)
 
+        signature, hints = inspect.signature(run), resolve_hints(run)
+        defaults: dict[str, Any] = {"message_history": None, "session": None}
         namespace = attribute_to_caller(run, name, os.path.dirname(holdfast.__file__) + os.sep)
         run.__doc__ = self.description or None
-        signature = inspect.signature(run)
-        hints: dict[str, Any] = {
-            "prompt": str | list[Any],
-            "message_history": list[Any] | None,
-            "session": str | None,
-        }
-        defaults: dict[str, Any] = {"message_history": None, "session": None}
         return WorkflowDefinition(
             name=name,
             function=run,
@@ -383,7 +384,7 @@ def _check_arguments(
 def _make_own_tools(
     memory: MemoryNamespace | None, skills: Mapping[str, Skill], planning: bool, subject: str
 ) -> tuple[list[Tool], list[str]]:
-    """The tools that an agent has of its own abilities, and what these ask of the model, next to its instructions."""
+    """The tools for an agent's memory, skills, and planning, and the guidance that is added to its instructions."""
     tools: list[Tool] = []
     guidance: list[str] = []
     if memory is not None:
@@ -399,10 +400,10 @@ def _make_own_tools(
 
 
 def _collect_callables(values: Sequence[Any], subject: str) -> dict[str, Tool | Agent[Any]]:
-    """Tools and sub-agents by the names under which the model calls them."""
+    """Tools and sub-agents by the names that the model uses."""
     members: dict[str, Tool | Agent[Any]] = {}
-    for one in values:
-        member: Tool | Agent[Any] = cast("Agent[Any]", one) if isinstance(one, Agent) else to_tool(one, subject)
+    for value in values:
+        member: Tool | Agent[Any] = cast("Agent[Any]", value) if isinstance(value, Agent) else to_tool(value, subject)
         check_name(member.name, f"{subject}: {member!r}")
         known = members.get(member.name)
         if known is not None and known is not member:

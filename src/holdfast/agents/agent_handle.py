@@ -1,4 +1,4 @@
-"""A run of an agent that somebody follows."""
+"""``AgentHandle``: a started run of an agent."""
 
 from __future__ import annotations
 
@@ -39,23 +39,22 @@ class AgentHandle(Handle[AgentResult[T]]):
         self._build_instructions = build_instructions
 
     async def result(self, timeout: Duration | None = None) -> AgentResult[T]:
-        """The run's result, once it has ended, with its messages. Raises as that of any run does."""
+        """Wait for the run's result, with its messages. Raises the same errors as ``Handle.result``."""
         result = await super().result(timeout)
         if not self._provider.can_read:
-            return result  # in workflow code, only what is recorded is known
-        said = await self._read_messages()
-        used = await self.usage()
-        return replace(result, usage=used, loaded_messages=said, history_count=said.earlier_count)
+            return result  # workflow code cannot read journals
+        messages = await self._read_messages()
+        usage = await self.usage()
+        return replace(result, usage=usage, loaded_messages=messages, history_count=messages.earlier_count)
 
     async def messages(self) -> list[ModelMessage]:
-        """The whole conversation as far as it is recorded, also of a run that has not ended."""
+        """The whole recorded conversation, also of a run that has not ended."""
         return list(await self._read_messages())
 
     async def _read_messages(self) -> RecordedMessages:
-        """What was said before this run, and in it."""
         if not self._provider.can_read:
             raise UsageError("messages are read from the journal, which workflow code cannot do: read them in a step")
         read = self._provider.read_journal
         run, history = await read(self.run_id)
-        before: list[Any] = await read_messages(run.previous_run, read)
-        return RecordedMessages(before, run.inputs, run.clock_started_at, history.records, self._build_instructions)
+        earlier: list[Any] = await read_messages(run.previous_run, read)
+        return RecordedMessages(earlier, run.inputs, run.clock_started_at, history.records, self._build_instructions)

@@ -1,56 +1,33 @@
-"""For keyword arguments that people bring to ``Agent(...)`` from other frameworks, what to write instead."""
+"""Hints for keyword arguments of ``Agent(...)`` that other frameworks use: what to write instead."""
 
 from __future__ import annotations
 
-_INSTRUCTIONS = "write instructions="
-_OUTPUT_TYPE = "write output_type="
-_OUTPUT_RETRIES = "write output_type=Output(..., retries=...)"
-_MAX_TURNS = "write max_turns="
-_FALLBACK = "write fallback=, one model or several"
-_SUBAGENTS = "write subagents="
-_SETTINGS = "write model_options=ModelOptions(settings={'temperature': ...})"
-_MODEL_TIMEOUT = "write model_options=ModelOptions(timeout=...)"
-_QUEUE = "write workflow_options=WorkflowOptions(queue=...), with the name of the queue"
-_SESSION = "give it to run(..., session=...)"
-
-AGENT_KEYWORD_HINTS = {
-    "system_prompt": _INSTRUCTIONS,
-    "system_message": _INSTRUCTIONS,
-    "system": _INSTRUCTIONS,
+AGENT_KEYWORD_HINTS: dict[str, str] = {
+    **dict.fromkeys(("system_prompt", "system_message", "system", "goal"), "write instructions="),
     "prompt": "write instructions= here, and give the prompt to run(...)",
-    "goal": _INSTRUCTIONS,
     "llm": "write model=, as in 'openai:gpt-4o'",
+    **dict.fromkeys(("fallbacks", "fallback_models"), "write fallback=, one model or several"),
     "functions": "write tools=",
     "toolsets": "write tools=, which takes toolsets as well",
     "mcp_servers": "write tools=[mcp_stdio(...)] or tools=[mcp_http(...)]",
-    "handoffs": _SUBAGENTS,
-    "sub_agents": _SUBAGENTS,
-    "agents": _SUBAGENTS,
-    "result_type": _OUTPUT_TYPE,
-    "response_format": _OUTPUT_TYPE,
-    "response_model": _OUTPUT_TYPE,
-    "output_schema": _OUTPUT_TYPE,
-    "output_retries": _OUTPUT_RETRIES,
-    "result_retries": _OUTPUT_RETRIES,
+    **dict.fromkeys(("handoffs", "sub_agents", "agents"), "write subagents="),
+    **dict.fromkeys(("result_type", "response_format", "response_model", "output_schema"), "write output_type="),
+    **dict.fromkeys(("output_retries", "result_retries"), "write output_type=Output(..., retries=...)"),
     "continue_truncated": "write output_type=Output(str, continue_truncated=True)",
-    "max_steps": _MAX_TURNS,
-    "max_iterations": _MAX_TURNS,
-    "max_iter": _MAX_TURNS,
-    "recursion_limit": _MAX_TURNS,
-    "settings": _SETTINGS,
-    "model_settings": _SETTINGS,
-    "temperature": _SETTINGS,
+    **dict.fromkeys(("max_steps", "max_iterations", "max_iter", "recursion_limit"), "write max_turns="),
+    **dict.fromkeys(
+        ("settings", "model_settings", "temperature"),
+        "write model_options=ModelOptions(settings={'temperature': ...})",
+    ),
     "max_tokens": "write model_options=ModelOptions(settings={'max_tokens': ...})",
-    "model_timeout": _MODEL_TIMEOUT,
-    "request_timeout": _MODEL_TIMEOUT,
+    **dict.fromkeys(("model_timeout", "request_timeout"), "write model_options=ModelOptions(timeout=...)"),
     "retry": "write model_options=ModelOptions(retry=RetryPolicy(...)); a tool has its own, @tool(retry=...)",
     "retries": "write model_options=ModelOptions(retry=RetryPolicy(retries=...)); a tool has @tool(retries=...)",
     "stream": "write model_options=ModelOptions(stream=...)",
-    "fallbacks": _FALLBACK,
-    "fallback_models": _FALLBACK,
-    "queue": _QUEUE,
-    "task_queue": _QUEUE,
-    "queue_name": _QUEUE,
+    **dict.fromkeys(
+        ("queue", "task_queue", "queue_name"),
+        "write workflow_options=WorkflowOptions(queue=...), with the name of the queue",
+    ),
     "timeout": "write workflow_options=WorkflowOptions(timeout=...), or model_options= for that of model calls",
     "tags": "write workflow_options=WorkflowOptions(tags=[...])",
     "max_deliveries": "write workflow_options=WorkflowOptions(max_deliveries=...)",
@@ -58,6 +35,5 @@ AGENT_KEYWORD_HINTS = {
     "serves": "write workflow_options=WorkflowOptions(serves=[...])",
     "deps": "give them to run(..., deps=...) or run_worker(deps=...)",
     "checkpointer": "leave it out: every run is recorded",
-    "session": _SESSION,
-    "session_id": _SESSION,
+    **dict.fromkeys(("session", "session_id"), "give it to run(..., session=...)"),
 }

@@ -1,8 +1,8 @@
 """The agent loop: workflow code that calls the model, executes the tool calls it asks for, and calls it again.
 
-A run begins with what is recorded before the first model call: which run came before it in its session, if it is in one
-(and the wait for that run's end), the instructions, if a function makes them, and the tools of its toolsets. Then each
-turn is a model call, and one command for every call in the answer, all issued at once, each recorded as it finishes
+A run begins with what is recorded before the first model call: the previous run of its session, if it is in one (and
+the wait for that run's end), the instructions, if a function makes them, and the tools of its toolsets. Then each turn
+is a model call, and one command for every call in the answer, all issued at once, each recorded as it finishes
 (``tool_calls``). The cost of a turn does not grow with the conversation: nothing here walks through it.
 
 When the context is full, the model call records that, the conversation is compacted, and the call is made again.
@@ -60,7 +60,7 @@ async def run_agent(
     except Exception:
         clear_run_deps(execution.run_id)
         raise
-    clear_run_deps(execution.run_id)  # not when the run only leaves memory: that is no `Exception`
+    clear_run_deps(execution.run_id)  # not when the run only leaves memory: that is not an `Exception`
     return result
 
 
@@ -74,54 +74,56 @@ async def _run_turns(
     previous = None if session is None else await _await_previous_run(execution, agent)
     instructions = await _get_instructions(execution, agent)
     tools = await list_toolset_tools(execution, agent.toolsets)
-    offered = ToolCatalog(agent, tools, agent.add_guidance(instructions))
+    catalog = ToolCatalog(agent, tools, agent.add_guidance(instructions))
     conversation = Conversation(load_messages(message_history or []))
     conversation.add_prompt(prompt, execution.loop.time(), agent.add_guidance(instructions))
-    offered.reveal_earlier_tools(conversation.messages)
+    catalog.reveal_earlier_tools(conversation.messages)
     planner = PlanTracker(agent.output_spec) if agent.has_planning else None
-    looked = SeenParts()
-    invalid = 0
-    """Answers in a row that do not fit."""
+    seen_parts = SeenParts()
+    invalid_count = 0
+    """Consecutive answers that do not fit the output type."""
     while conversation.turn_count < agent.max_turns:
         is_last = conversation.turn_count + 1 == agent.max_turns
-        question = ModelCall(
+        model_call = ModelCall(
             agent.model_chain,
             conversation.context,
-            offered.parameters,
+            catalog.parameters,
             turn=conversation.turn_count + 1,
             get_feedback=agent.output_spec.get_feedback if planner is None or is_last else planner.get_feedback,
             last_usage=conversation.last_usage,
             peak_output_tokens=conversation.peak_output_tokens,
-            add_earlier_messages=None if previous is None else partial(previous.add_earlier_messages, offered),
-            seen_parts=looked,
+            add_earlier_messages=None if previous is None else partial(previous.add_earlier_messages, catalog),
+            seen_parts=seen_parts,
             context_limit=None
             if agent.compaction is None
             else ContextLimit(agent.compaction, conversation.is_just_compacted),
             should_continue=agent.output.continue_truncated and not is_last,
         )
-        reply, outcome, window = await _call_model(execution, question)
-        if reply is None:
-            await compact(execution, agent.compaction or Compaction(), question, window, conversation)
+        try:
+            reply, outcome = await issue_within_budget(execution, StepCall(MODEL_CALL_STEP, (model_call,), {}))
+        except ContextFull as full:
+            settings = agent.compaction or Compaction()  # none: a deploy turned compaction off since it was recorded
+            await compact(execution, settings, model_call, full.context_window, conversation)
             previous = None if previous is None else previous.trim_after_compaction(conversation)
-            looked = SeenParts()
+            seen_parts = SeenParts()
             continue
         conversation.add_reply(reply)
         if planner is not None:
             planner.note_reply(reply)
         if reply.feedback is None:
-            invalid = 0
+            invalid_count = 0
         elif planner is None or not planner.is_about_plan(reply.feedback):
-            invalid += 1
-            if invalid > agent.output.retries:
-                raise _make_invalid_output(execution, agent, invalid, reply.feedback, outcome)
+            invalid_count += 1
+            if invalid_count > agent.output.retries:
+                raise _make_invalid_output(execution, agent, invalid_count, reply.feedback, outcome)
         if reply.feedback is not None:
             conversation.add_correction(reply, execution.loop.time())
         elif is_final(reply):
             return _make_result(agent, conversation, reply, execution.run_id)
         else:
             calls = reply.response.tool_calls
-            outcomes = await execute_calls(execution, offered, calls, agent.approvals)
-            offered.reveal_loaded_tools(calls, outcomes)
+            outcomes = await execute_calls(execution, catalog, calls, agent.approvals)
+            catalog.reveal_loaded_tools(calls, outcomes)
             if planner is not None:
                 planner.note_tool_results(outcomes)
             conversation.add_tool_results(calls, outcomes)
@@ -140,7 +142,7 @@ def _make_result(agent: Agent[Any], conversation: Conversation, reply: Reply, ru
 
 
 def _make_invalid_output(
-    execution: Execution, agent: Agent[Any], count: int, feedback: str, outcome: Outcome | None
+    execution: Execution, agent: Agent[Any], count: int, feedback: str, outcome: Outcome
 ) -> InvalidOutput:
     error = InvalidOutput(
         f"run {execution.run_id!r} of agent {agent.name!r}: {count} answers in a row do not fit its output_type. What "
@@ -148,32 +150,23 @@ def _make_invalid_output(
         f"`holdfast retry {execution.run_id}` asks the model once more; Output(..., retries=...) as the output_type "
         f"allows more."
     )
-    if outcome is not None:
-        mark_origin(error, outcome.origin)
+    mark_origin(error, outcome.origin)
     return error
 
 
-async def _call_model(execution: Execution, model_call: ModelCall) -> tuple[Reply | None, Outcome | None, int]:
-    """The model's reply and its outcome; none if the context is full, and then how many tokens the model takes."""
-    try:
-        return *await issue_within_budget(execution, StepCall(MODEL_CALL_STEP, (model_call,), {})), 0
-    except ContextFull as full:
-        return None, None, full.context_window
-
-
 class _PreviousRun:
-    """The run before this one in its session; what was said until then is read in the step that needs it."""
+    """The previous run of the session. The step that needs the earlier messages reads them."""
 
     def __init__(self, run_id: str, newest_count: int | None = None) -> None:
         self._run_id = run_id
         self._newest_count = newest_count
-        """How many of its newest messages are sent, behind a summary; ``None``: all, and there is none."""
+        """How many of its newest messages are sent, after a summary; ``None``: all, and there is no summary."""
         self._messages: list[ModelMessage] | None = None
         self._own_count = 0
-        """How many messages of this run are in it."""
+        """How many messages of the current run are in the list."""
 
     async def add_earlier_messages(self, catalog: ToolCatalog, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-        """What is sent of the completed runs of the session, and then these. Only what is new is added."""
+        """The messages of the completed runs of the session, followed by these. Only new messages are added."""
         if self._messages is None:
             self._messages = await read_context(self._run_id)
             catalog.reveal_earlier_tools(self._messages)
@@ -185,16 +178,16 @@ class _PreviousRun:
         return self._messages
 
     def trim_after_compaction(self, conversation: Conversation) -> _PreviousRun | None:
-        """What is still sent of it after a compaction."""
+        """The part of the previous run that is still sent after a compaction."""
         return _PreviousRun(self._run_id, conversation.earlier_count) if conversation.earlier_count != 0 else None
 
 
 async def _await_previous_run(execution: Execution, agent: Agent[Any]) -> _PreviousRun | None:
-    """Which run came before this one in its session, once that has ended."""
+    """The previous run of the session, once it has ended."""
     run_id = await invoke(execution, _SESSION_STEP, (), {})
     if not run_id:
         return None
-    # A failed one is no obstacle: what it said is not part of the conversation.
+    # It may have failed: its messages are not part of the conversation then.
     await execution.issue(RecordKind.CHILD, agent.name, ChildCall(run_id, lambda _: None))
     return _PreviousRun(run_id)
 
@@ -207,7 +200,7 @@ _SESSION_STEP = StepDefinition(SESSION_STEP, _read_previous_run_id, True, codec_
 
 
 async def _get_instructions(execution: Execution, agent: Agent[Any]) -> str | None:
-    made = agent.instructions
-    if made is None or isinstance(made, str):
-        return made
-    return await invoke(execution, made, (), {})
+    instructions = agent.instructions
+    if instructions is None or isinstance(instructions, str):
+        return instructions
+    return await invoke(execution, instructions, (), {})

@@ -1,7 +1,7 @@
-"""Why a call was refused, in words from which a model can correct itself.
+"""Error messages for invalid tool arguments, from which a model can correct itself.
 
-One line for each fault, with the path to it. The words are bounded, whatever was sent: they are recorded, and the model
-reads them in every turn that follows.
+One line for each error, with its path. The length is bounded, whatever the arguments are: the message is recorded, and
+the model reads it in every turn that follows.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _MAX_LIST_CHARS = 200
 
 
 def format_argument_errors(tool: str, errors: Sequence[str], parameters: Sequence[str], more_count: int = 0) -> str:
-    """The arguments of a call do not fit: all that is told of it, in at most about 1,000 characters."""
+    """The whole message for invalid arguments, of at most about 1,000 characters."""
     lines: list[str] = []
     room = _MAX_ERRORS_CHARS
-    for fault in errors:
-        line = f"- {truncate(fault, _MAX_ERROR_CHARS)}"
+    for error in errors:
+        line = f"- {truncate(error, _MAX_ERROR_CHARS)}"
         room -= len(line)
         if room < 0 and lines:
             break
@@ -38,43 +38,42 @@ def format_argument_errors(tool: str, errors: Sequence[str], parameters: Sequenc
     if more_count:
         lines.append(f"- and {more_count} more")
     known = f"Its parameters are: {format_names(parameters)}." if parameters else "It has no parameters: pass {}."
-    told = f"The arguments do not fit the tool {tool!r}, which was not called:"
-    return "\n".join((told, *lines, f"{known} Correct the arguments."))
+    heading = f"The arguments do not fit the tool {tool!r}, which was not called:"
+    return "\n".join((heading, *lines, f"{known} Correct the arguments."))
 
 
 def list_argument_errors(error: ValidationError, sent: Any, parameters: Sequence[str]) -> tuple[list[str], int]:
-    """What pydantic finds wrong with what was ``sent``, a line for each place, and how much more there is."""
+    """A line for each path with validation errors in the ``sent`` arguments, and the number of further errors."""
     found: dict[str, tuple[list[str], str]] = {}
-    all_faults = error.errors(include_url=False)
-    for index, fault in enumerate(all_faults):
-        if fault["type"] == "json_invalid":
-            return [describe_unreadable(fault["msg"].removeprefix("Invalid JSON: "))], 0
-        if not fault["loc"]:
+    details = error.errors(include_url=False)
+    more_count = 0
+    for index, detail in enumerate(details):
+        if detail["type"] == "json_invalid":
+            return [describe_unreadable(detail["msg"].removeprefix("Invalid JSON: "))], 0
+        if not detail["loc"]:
             return [describe_unreadable("they are no JSON object")], 0
-        path = _format_path(fault, sent)
+        path = _format_path(detail, sent)
         if path not in found and len(found) == _MAX_ERRORS:
-            more = len(all_faults) - index
+            more_count = len(details) - index
             break
-        words, shown = _describe_error(fault, path, parameters)
+        words, shown = _describe_error(detail, path, parameters)
         found.setdefault(path, ([], shown))[0].append(words)
-    else:
-        more = 0
-    return [f"{path} {' or '.join(dict.fromkeys(words))}{shown}" for path, (words, shown) in found.items()], more
+    return [f"{path} {' or '.join(dict.fromkeys(words))}{shown}" for path, (words, shown) in found.items()], more_count
 
 
 def describe_unreadable(problem: str) -> str:
-    """What is told of arguments that are not even JSON, or no object."""
+    """The error for arguments that are not a JSON object."""
     return f"they cannot be read: {problem}. Send one JSON object that has the parameters by name."
 
 
 def describe_unknown_parameter(name: str, parameters: Sequence[str]) -> str:
-    """What is told of a name that is no parameter."""
+    """The error for a name that is not a parameter."""
     close = get_close_matches(name[:_MAX_NAME_CHARS], parameters, n=1)
     return f"is not a parameter{f'; did you mean {close[0]!r}?' if close else ''}"
 
 
 def format_names(names: Sequence[str]) -> str:
-    """Names, as many as there is room for."""
+    """A list of names, cut to a bounded length."""
     shown: list[str] = []
     room = _MAX_LIST_CHARS
     for name in names:
@@ -86,14 +85,14 @@ def format_names(names: Sequence[str]) -> str:
 
 
 def _format_path(error: ErrorDetails, sent: Any) -> str:
-    """Where the fault is: ``filters[2].name``.
+    """The path of an error: ``filters[2].name``.
 
-    Pydantic also names the member of a union that it tried; the way through what was sent leaves those out.
+    Pydantic's location also names the member of a union that it tried. Following the ``sent`` data leaves these out.
     """
     path = ""
-    place = error["loc"]
-    for index, part in enumerate(place):
-        is_missing = error["type"] in ("missing", "missing_argument") and index == len(place) - 1
+    location = error["loc"]
+    for index, part in enumerate(location):
+        is_missing = error["type"] in ("missing", "missing_argument") and index == len(location) - 1
         if isinstance(part, int) and isinstance(sent, list) and 0 <= part < len(cast("list[Any]", sent)):
             sent = cast("list[Any]", sent)[part]
             path += f"[{part}]"
@@ -105,22 +104,20 @@ def _format_path(error: ErrorDetails, sent: Any) -> str:
 
 
 def _describe_error(error: ErrorDetails, path: str, parameters: Sequence[str]) -> tuple[str, str]:
-    """What is wrong there, and what was there instead."""
     kind = error["type"]
     if kind in ("missing", "missing_argument"):
         return "is missing", ""
     if kind in ("extra_forbidden", "unexpected_keyword_argument", "no_such_attribute"):
-        is_argument = len(error["loc"]) == 1
-        return describe_unknown_parameter(
-            str(error["loc"][0]), parameters
-        ) if is_argument else "is not a field there", ""
+        if len(error["loc"]) == 1:
+            return describe_unknown_parameter(str(error["loc"][0]), parameters), ""
+        return "is not a field there", ""
     message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    should = message.removeprefix("Input ")
-    words = should if should.startswith("should ") else f"is refused: {message}"
+    rule = message.removeprefix("Input ")
+    words = rule if rule.startswith("should ") else f"is refused: {message}"
     return truncate(words, _MAX_ERROR_CHARS - 60), describe_value(path, error["input"])
 
 
 def describe_value(path: str, value: Any) -> str:
-    """What was there instead, told behind what is wrong; not of what its path calls a secret."""
+    """The end of an error line: the value that was sent, unless the name in its path means a secret."""
     shown = preview_arguments((), (), {path: value}, max_bytes=len(path.encode()) + 80).removeprefix(f"{path}=")
     return "" if shown == "***" else f"; it was {shown}"

@@ -1,46 +1,52 @@
-"""What has been said in a run, made from what is recorded, and from nothing else.
+"""The conversation of a run, made from recorded data alone.
 
-The agent's loop adds to it as the run goes on; ``rebuild_conversation`` makes the same thing from a run's inputs and
-journal, without the agent's code. That works because every answer of a model is one record, and the records of every
-call that it asks for are found by one rule: see ``tool_calls``.
+The agent loop adds to it while the run executes; ``rebuild_conversation`` makes the same conversation from a run's
+inputs and journal, without the agent's code. This works because every answer of a model is one record, and one rule
+finds the records of the calls in it: see ``tool_calls``.
 
-There are two views of it: ``messages``, all that was said, and ``context``, what the model is sent. They are the same
+A conversation has two views: ``messages`` is everything, and ``context`` is what the model gets. They are the same
 until the conversation is compacted.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from holdfast.admission.usage import Usage
 from holdfast.agents.models.context_limit import count_last_turn, truncate_results
 from holdfast.agents.models.messages import load_content, load_messages
 from holdfast.agents.models.reply import REPLY_CODEC, Reply
 from holdfast.agents.models.summaries import count_answers, make_summary_message
-from holdfast.agents.observations import get_failure_outcome, note_changed_arguments
 from holdfast.agents.output import make_correction
-from holdfast.agents.tool_results import decode_tool_result
-from holdfast.codec import decode_plain
+from holdfast.agents.tool_results import decode_tool_result, get_parts_with_images
+from holdfast.codec import decode_plain, read_error_info
 from holdfast.core.records import Record, RecordKind
 from holdfast.reports.agent_result import AgentResult, decode_plain_result
-from holdfast.reports.observations import describe_child_failure, describe_denial, describe_tool_failure
+from holdfast.reports.observations import (
+    CORRECTABLE_ERRORS,
+    describe_child_failure,
+    describe_denial,
+    describe_tool_failure,
+)
 from holdfast.reports.plans import Plan, plan_from_record
 from holdfast.reports.recorded_reply import ANSWER_TOOL, INSTRUCTIONS_STEP, MODEL_CALL_STEP, RecordedCompaction
 from holdfast.reports.tool_calls import ToolCallStatus, match_tool_calls
+from holdfast.services.approvals import Answer
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, ToolCallPart
 
 COMPACTION_STEP_NAME = "compaction"
-"""The step that summarises what was said: see ``compaction``."""
+"""The step that summarizes older messages: see ``compaction``."""
 
 InstructionsBuilder = Callable[[str | None], str | None]
-"""What the model is told at the beginning, from what the step ``INSTRUCTIONS`` has recorded, if it has: only the
-agent's code knows all of it."""
+"""Returns the instructions of the first message, given the recorded value of the step ``INSTRUCTIONS``, if there is
+one. Only the agent's code knows all of them."""
 
 
 class Conversation:
@@ -48,30 +54,30 @@ class Conversation:
 
     def __init__(self, history: Sequence[ModelMessage] = ()) -> None:
         self.messages: list[ModelMessage] = list(history)
-        """All that was said."""
+        """All messages."""
         self.context = self.messages
-        """What the model is sent of it: a list that only grows, until there is another one after a compaction."""
+        """The messages that the model gets: a list that only grows, until a compaction replaces it."""
         self.earlier_count: int | None = None
-        """How many of the newest messages of earlier runs of the session are sent, too; ``None``: all of them."""
+        """How many of the newest messages of earlier runs of the session the model gets, too; ``None``: all."""
         self.is_compacted = False
         """The first message of the context is a summary."""
         self.is_just_compacted = False
-        """Nothing was said since the last compaction."""
+        """There are no new messages since the last compaction."""
         self._prompt: ModelRequest | None = None
         self._plan: Plan | None = None
-        """As the model has written it last."""
+        """The newest plan of the model."""
         self.text_prefix = ""
-        """The texts of the last answers that were cut off: the next answer goes on with them."""
+        """The texts of the last answers that were cut off, which the next answer continues."""
         self.usage = Usage()
-        """What this run and the sub-agents that have answered it have used."""
+        """The usage of this run and of the sub-agents that have answered it."""
         self.turn_count = 0
         self.last_usage: Usage | None = None
-        """What the last model call has used."""
+        """The usage of the last model call."""
         self.peak_output_tokens = 0
-        """The most tokens that an answer had so far."""
+        """The most output tokens of an answer so far."""
 
     def add_prompt(self, prompt: str | list[Any], timestamp: float, instructions: str | None) -> None:
-        """The prompt, with which a run begins."""
+        """Add the prompt, with which a run begins."""
         from pydantic_ai.messages import ModelRequest, UserPromptPart
 
         content = prompt if isinstance(prompt, str) else load_content(prompt)
@@ -80,7 +86,7 @@ class Conversation:
         self._append(self._prompt)
 
     def add_reply(self, reply: Reply) -> None:
-        """A model has answered."""
+        """Add the answer of a model."""
         self._append(reply.response)
         self.is_just_compacted = False
         if reply.is_continued:
@@ -93,50 +99,50 @@ class Conversation:
         self.peak_output_tokens = max(self.peak_output_tokens, reply.usage.output_tokens)
 
     def add_correction(self, reply: Reply, timestamp: float) -> None:
-        """The last answer cannot be used: the model is told why."""
+        """Add the feedback for an answer that cannot be used."""
         assert reply.feedback is not None
         self._append(make_correction(reply.response, reply.feedback, _to_datetime(timestamp)))
 
     def add_tool_results(self, calls: Sequence[ToolCallPart], outcomes: Sequence[ToolCallStatus]) -> None:
-        """The calls that the last answer asked for have their outcomes."""
+        """Add the outcomes of the calls in the last answer."""
         from pydantic_ai.messages import ModelRequest
 
         parts: list[ModelRequestPart] = []
-        beside: list[ModelRequestPart] = []
-        """What tools show the model beside their results, which comes after all of these."""
+        extra_parts: list[ModelRequestPart] = []
+        """Further content from tools, which comes after all results."""
         for call, outcome in zip(calls, outcomes, strict=True):
-            parts.append(self._make_tool_result(call, outcome, beside))
+            parts.append(self._make_tool_result(call, outcome, extra_parts))
         for outcome in outcomes:
             self._plan = plan_from_record(outcome.record) or self._plan
-        self._append(ModelRequest(parts + beside, timestamp=_to_datetime(max(outcome.at for outcome in outcomes))))
+        timestamp = _to_datetime(max(outcome.at for outcome in outcomes))
+        self._append(ModelRequest(parts + extra_parts, timestamp=timestamp))
 
     def apply_compaction(self, reply: Reply, timestamp: float) -> None:
-        """A model has summarised what was said: from now on, the summary is sent in place of it."""
+        """Replace older messages of the context by a model's summary."""
         self.usage += reply.usage
         if reply.feedback is not None:
-            return  # there is nothing in it
+            return  # the summary is empty
         own = self.context[1:] if self.is_compacted else self.context
-        done = reply.compaction
-        if done is None:  # somebody has put a text in its place, in a fork
-            kept = count_last_turn(own)
-            done = RecordedCompaction(
-                len(self.context) - kept, kept, count_answers(self.context[: len(self.context) - kept])
-            )
-        if not done.summarized_count:
-            self.context = truncate_results(self.context, done.max_result_length)
+        compacted = reply.compaction
+        if compacted is None:  # in a fork, a user's text replaces the summary
+            kept_count = count_last_turn(own)
+            older = self.context[: len(self.context) - kept_count]
+            compacted = RecordedCompaction(len(older), kept_count, count_answers(older))
+        if not compacted.summarized_count:
+            self.context = truncate_results(self.context, compacted.max_result_length)
         else:
-            tail = own[max(0, len(own) - done.kept_count) :]
+            tail = own[max(0, len(own) - compacted.kept_count) :]
             self.context = [
-                self._make_summary_message(reply.response.text or "", done, tail, timestamp),
-                *truncate_results(tail, done.max_result_length),
+                self._make_summary_message(reply.response.text or "", compacted, tail, timestamp),
+                *truncate_results(tail, compacted.max_result_length),
             ]
-            self.earlier_count = max(0, done.kept_count - len(own))
+            self.earlier_count = max(0, compacted.kept_count - len(own))
             self.is_compacted = True
         self.is_just_compacted = True
-        self.last_usage = None  # what was counted then is not what is sent now
+        self.last_usage = None  # the provider counted another context
 
     def build_context(self, earlier_messages: list[ModelMessage]) -> list[ModelMessage]:
-        """What the model is sent, with what is sent of earlier runs of the session: that list may be added to."""
+        """The messages that the model gets, after those of earlier runs of the session. May extend that list."""
         if self.earlier_count is None:
             earlier_messages += self.context
             return earlier_messages
@@ -152,18 +158,17 @@ class Conversation:
     def _make_summary_message(
         self, summary: str, compacted: RecordedCompaction, tail: Sequence[ModelMessage], timestamp: float
     ) -> ModelMessage:
-        """The message that stands for what was summarised; the task is kept in its own words."""
+        """The message that replaces the summarized ones. It repeats the task word for word."""
         from pydantic_ai.messages import SystemPromptPart, UserPromptPart
 
         assert self._prompt is not None
-        gone = self.context[: len(self.context) - len(tail)]
-        system = [part for message in gone for part in message.parts if isinstance(part, SystemPromptPart)]
-        is_kept = any(message is self._prompt for message in tail)
-        task = [] if is_kept else [part for part in self._prompt.parts if isinstance(part, UserPromptPart)]
-        told = [one for message in (self._prompt, *reversed(gone)) if (one := getattr(message, "instructions", None))]
-        return make_summary_message(
-            summary, compacted, system, task, told[0] if told else None, self._plan, _to_datetime(timestamp)
-        )
+        older = self.context[: len(self.context) - len(tail)]
+        system = [part for message in older for part in message.parts if isinstance(part, SystemPromptPart)]
+        has_prompt = any(message is self._prompt for message in tail)
+        task = [] if has_prompt else [part for part in self._prompt.parts if isinstance(part, UserPromptPart)]
+        candidates = (getattr(message, "instructions", None) for message in (self._prompt, *reversed(older)))
+        instructions = next(filter(None, candidates), None)
+        return make_summary_message(summary, compacted, system, task, instructions, self._plan, _to_datetime(timestamp))
 
     def _make_tool_result(
         self, call: ToolCallPart, called: ToolCallStatus, extra_parts: list[ModelRequestPart]
@@ -193,7 +198,7 @@ class Conversation:
         else:
             content, outcome = describe_tool_failure(payload, call.tool_name), get_failure_outcome(payload)
         if decision is not None and called.edited_arguments is not None:
-            content = note_changed_arguments(content, decision.answer, called.edited_arguments, is_result=record.ok)
+            content = _note_changed_arguments(content, decision.answer, called.edited_arguments, is_result=record.ok)
         return ToolReturnPart(
             call.tool_name,
             content,
@@ -202,6 +207,23 @@ class Conversation:
             timestamp=_to_datetime(called.at),
             outcome=outcome,
         )
+
+
+def get_failure_outcome(payload: bytes) -> Literal["retried", "failed"]:
+    """The model library's name for a failed call: ``retried`` if the model is asked to correct it."""
+    return "retried" if read_error_info(payload).type in CORRECTABLE_ERRORS else "failed"
+
+
+def _note_changed_arguments(content: Any, answer: Answer | None, arguments: dict[str, Any], *, is_result: bool) -> Any:
+    """The outcome of a call, with a note that a person changed its arguments: the model would misread it otherwise."""
+    who = (answer.answered_by if answer is not None else "") or "a person"
+    note = f"Before approving this call, {who} changed its arguments"
+    if not is_result:
+        return f"{note} to {json.dumps(arguments, ensure_ascii=False)}. {content}"
+    note_fields = {"note": f"{note}. It was made with these.", "arguments": arguments}
+    parts = get_parts_with_images(content)
+    # An image is one only at the top of a result: within other data, the model would read it as text.
+    return {**note_fields, "result": content} if parts is None else [note_fields, *parts]
 
 
 def is_final(reply: Reply) -> bool:
@@ -215,32 +237,31 @@ def is_final(reply: Reply) -> bool:
 def rebuild_conversation(
     inputs: bytes, started_at: float, records: Sequence[Record], build_instructions: InstructionsBuilder | None = None
 ) -> Conversation:
-    """The conversation of a run, as far as it is recorded. Messages of earlier runs of its session are not in it."""
-    given: Any = decode_plain(inputs)
-    conversation = Conversation(load_messages(given.get("message_history") or []))
-    # By position, which may have gaps: what the workflow no longer waited for.
-    ordered = sorted((one for one in records if one.kind.has_position), key=lambda one: one.position)
-    at = started_at
-    made: str | None = None
+    """The recorded conversation of a run, without the messages of earlier runs of its session."""
+    run_inputs: Any = decode_plain(inputs)
+    conversation = Conversation(load_messages(run_inputs.get("message_history") or []))
+    # By position, which may have gaps where the workflow no longer waited for a command.
+    ordered = sorted((record for record in records if record.kind.has_position), key=lambda record: record.position)
+    prompted_at = started_at
+    instructions: str | None = None
     for record in ordered:
         if record.name == MODEL_CALL_STEP:
             break
-        at = max(at, record.at)  # what comes before the first model call: see `loop`
+        prompted_at = max(prompted_at, record.at)  # of the commands before the first model call: see `agent_loop`
         if record.name == INSTRUCTIONS_STEP and record.ok:
-            made = decode_plain(record.payload or b"null")  # type: ignore[assignment]
-    conversation.add_prompt(given["prompt"], at, made if build_instructions is None else build_instructions(made))
+            instructions = decode_plain(record.payload or b"null")  # type: ignore[assignment]
+    if build_instructions is not None:
+        instructions = build_instructions(instructions)
+    conversation.add_prompt(run_inputs["prompt"], prompted_at, instructions)
     is_full = False
     for index, record in enumerate(ordered):
         if record.name == MODEL_CALL_STEP:
             is_full = not record.ok
-        if (
-            not record.ok
-            or record.name not in (MODEL_CALL_STEP, COMPACTION_STEP_NAME)
-            or (record.name == COMPACTION_STEP_NAME and not is_full)
-        ):
-            continue  # what came of calls, or a call that a budget did not allow, and the wait for more
+        is_compaction = record.name == COMPACTION_STEP_NAME and is_full
+        if not record.ok or not (record.name == MODEL_CALL_STEP or is_compaction):
+            continue  # an outcome of a tool call, or a model call that a budget did not allow, and the wait for it
         reply = REPLY_CODEC.decode(record.payload or b"null", "a recorded answer")
-        if record.name == COMPACTION_STEP_NAME:
+        if is_compaction:
             conversation.apply_compaction(reply, record.at)
             continue
         conversation.add_reply(reply)
@@ -248,17 +269,17 @@ def rebuild_conversation(
             conversation.add_correction(reply, record.at)
         elif not is_final(reply):
             calls = reply.response.tool_calls
-            behind = takewhile(lambda one: one.name != MODEL_CALL_STEP, islice(ordered, index + 1, None))
-            found = match_tool_calls(len(calls), record.position + 1, list(behind))
-            ended = [one for one in found if one is not None and one.has_ended]
-            if len(ended) < len(calls):
+            following = takewhile(lambda later: later.name != MODEL_CALL_STEP, islice(ordered, index + 1, None))
+            statuses = match_tool_calls(len(calls), record.position + 1, list(following))
+            outcomes = [status for status in statuses if status is not None and status.has_ended]
+            if len(outcomes) < len(calls):
                 break
-            conversation.add_tool_results(calls, ended)
+            conversation.add_tool_results(calls, outcomes)
     return conversation
 
 
 class RecordedMessages(Sequence["ModelMessage"]):
-    """The messages up to the end of a run, rebuilt when somebody looks at them: most results are not asked for them."""
+    """The messages up to the end of a run, rebuilt on first access: most users of a result do not read them."""
 
     def __init__(
         self,
@@ -268,16 +289,16 @@ class RecordedMessages(Sequence["ModelMessage"]):
         records: Sequence[Record],
         build_instructions: InstructionsBuilder,
     ) -> None:
-        given: Any = decode_plain(inputs)
-        self.earlier_count = len(earlier_messages) + len(given.get("message_history") or ())
-        """How many of them were there before the run."""
+        run_inputs: Any = decode_plain(inputs)
+        self.earlier_count = len(earlier_messages) + len(run_inputs.get("message_history") or ())
+        """How many of the messages are older than the run."""
         self._earlier_messages = earlier_messages
         self._rebuild = partial(rebuild_conversation, inputs, started_at, records, build_instructions)
 
     @cached_property
     def _messages(self) -> list[ModelMessage]:
         messages = [*self._earlier_messages, *self._rebuild().messages]
-        del self._rebuild  # and with it the records
+        del self._rebuild  # frees the records
         return messages
 
     def __len__(self) -> int:

@@ -1,10 +1,10 @@
-"""What tools are handed and nobody records: connections, clients, settings, the user that is logged in.
+"""``deps``: objects that tools receive and no journal contains, such as connections, clients, and the current user.
 
-``deps`` belong to a process. They are given to ``run`` for one run and the runs that it starts, or to a worker for
-every run that it executes. A run that goes on in another process gets what that process has been given.
+``deps`` belong to a process. The caller passes them to ``run`` for one run and the runs that it starts, or to a worker
+for every run that it executes. A run that continues in another process gets the deps of that process.
 
-A program that is started again may go on with a run of a dead process a moment before it calls ``run`` itself, and so
-before it has given the deps. Who needs them waits for a while then.
+A restarted program may claim a run of a dead process a moment before it calls ``run`` itself, and so before it has
+passed the deps. Code that needs them waits for a short time in this case.
 """
 
 from __future__ import annotations
@@ -15,64 +15,74 @@ import time
 from collections import OrderedDict
 from typing import Any
 
+from holdfast.codec.formatting import format_type, get_type
 from holdfast.engine.step_context import StepExecutor, get_step_executor
-from holdfast.errors import DepsMissing
+from holdfast.errors import DepsMissing, InputError
 
 DEPS_TIMEOUT_S = 5.0
-"""Seconds that a run which nobody has asked for here waits for somebody to do so."""
+"""How long a run that this process has claimed, but not started or joined, waits for its deps."""
 
 MAX_PARENTS = 100_000
 
 _deps_by_run: dict[str, Any] = {}
-"""By run id: what whoever started the run here, or joined it, has given; ``None`` if that was nothing."""
+"""By run id: the deps from the caller that started or joined the run in this process; ``None`` if it passed none."""
 
 _parent_by_run: OrderedDict[str, str] = OrderedDict()
-"""By run id: the run that has started it in this process."""
+"""By run id: the run that started it in this process."""
 
 _deps_by_agent: dict[str, Any] = {}
-"""By the agent's name: what the worker in this process was given."""
+"""By agent name: the deps of the worker in this process."""
 
 _deps_changed = threading.Condition()
-"""Notified when somebody has given something."""
+"""Notified when deps are set."""
 
 
 def set_run_deps(run_id: str, deps: Any) -> None:
-    """These are the deps of a run that is about to begin here, or has begun already; ``None``: it has none."""
+    """Set the deps of a run that is about to begin in this process, or has begun; ``None``: it has none."""
     with _deps_changed:
         _deps_by_run[run_id] = deps
         _deps_changed.notify_all()
 
 
 def clear_run_deps(run_id: str) -> None:
-    """Nobody waits for the run here any more: forget its deps."""
+    """Forget the deps of a run that no caller in this process waits for anymore."""
     _deps_by_run.pop(run_id, None)
 
 
 def set_parent(run_id: str, parent_id: str) -> None:
-    """A run begins that another one has started: it has the same deps, if it has none of its own."""
+    """Note that one run started another one, which has the same deps unless it gets its own."""
     _parent_by_run[run_id] = parent_id
     if len(_parent_by_run) > MAX_PARENTS:
         _parent_by_run.popitem(last=False)
 
 
 def set_agent_deps(agents: list[str], deps: Any) -> None:
-    """These are the deps of every run of these agents that has none of its own."""
+    """Set the deps of all runs of these agents that have none of their own."""
     with _deps_changed:
         _deps_by_agent.update(dict.fromkeys(agents, deps))
         _deps_changed.notify_all()
 
 
+def check_deps_type(deps: Any, deps_type: Any, agent: str) -> None:
+    """Refuse deps that are not of the agent's ``deps_type``, before its run begins and a model call is paid for."""
+    if deps is not None and not _is_compatible(deps, deps_type):
+        raise InputError(
+            f"agent {agent!r} has deps_type={format_type(deps_type)}, and deps= is a {format_type(get_type(deps))}: "
+            f"pass an instance of {format_type(deps_type)}"
+        )
+
+
 async def get_deps_async(agent: str, deps_type: Any) -> Any:
-    """As ``get_deps``, on an event loop."""
+    """``get_deps`` for code on an event loop."""
     if _is_known(get_step_executor(), agent):
         return get_deps(agent, deps_type)
     return await asyncio.to_thread(get_deps, agent, deps_type)
 
 
 def get_deps(agent: str, deps_type: Any) -> Any:
-    """The deps of the running step's run. Raises ``DepsMissing`` if there should be some and are none.
+    """The deps of the running step's run. Raises ``DepsMissing`` if the agent needs some and there are none.
 
-    Blocks for a while if nobody has asked for the run in this process yet.
+    Blocks for a short time if no caller in this process has started or joined the run yet.
     """
     executor, deadline = get_step_executor(), time.monotonic() + DEPS_TIMEOUT_S
     with _deps_changed:
@@ -80,26 +90,28 @@ def get_deps(agent: str, deps_type: Any) -> Any:
             if not _deps_changed.wait(deadline - time.monotonic()):
                 break
     root = _find_deps_run(executor)
-    deps = None if root is None else _deps_by_run.get(root)
-    if deps is None or not _is_compatible(deps, deps_type):
-        deps = _deps_by_agent.get(agent)
+    run_deps = None if root is None else _deps_by_run.get(root)
+    if run_deps is not None and _is_compatible(run_deps, deps_type):
+        return run_deps
+    deps = _deps_by_agent.get(agent)
     if deps is None and deps_type not in (None, type(None)):
+        given = "none" if run_deps is None else f"a {format_type(get_type(run_deps))}"
         raise DepsMissing(
-            f"agent {agent!r} has deps_type={getattr(deps_type, '__name__', deps_type)}, and this process was given "
-            f"none for run {executor.run.id!r}: deps are never recorded, so each process brings its own. Give them to "
-            f"the worker, as in `agent.run_worker(deps=...)`, or to `agent.run(..., deps=...)`; then `holdfast retry` "
-            f"continues the run."
+            f"agent {agent!r} has deps_type={format_type(deps_type)}, and this process was given {given} for run "
+            f"{executor.run.id!r}: deps are never recorded, so each process brings its own. Give them to the worker, "
+            f"as in `agent.run_worker(deps=...)`, or to `agent.run(..., deps=...)`; then `holdfast retry` continues "
+            f"the run."
         )
     return deps
 
 
 def _is_known(executor: StepExecutor, agent: str) -> bool:
-    """Whether it is known what the run's deps are."""
+    """Whether this process knows the run's deps, or that it has none."""
     return agent in _deps_by_agent or _find_deps_run(executor) is not None
 
 
 def _find_deps_run(executor: StepExecutor) -> str | None:
-    """The run for which deps were given, or not, in this process: this one, or one above it."""
+    """The run that a caller in this process started or joined: this run, or an ancestor."""
     run, run_id = executor.run, executor.run.id
     while run_id not in _deps_by_run:
         parent = _parent_by_run.get(run_id) or (run.parent if run_id == run.id else None)
@@ -110,10 +122,9 @@ def _find_deps_run(executor: StepExecutor) -> str | None:
 
 
 def _is_compatible(deps: Any, deps_type: Any) -> bool:
-    """Whether a run that was started by another agent's can take over its deps."""
     if deps_type in (None, type(None)):
         return True
     try:
         return isinstance(deps, deps_type)
-    except TypeError:  # `dict[str, int]` and other annotations that are no classes
+    except TypeError:  # annotations that are not classes, such as `dict[str, int]`
         return True

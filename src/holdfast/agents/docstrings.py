@@ -1,7 +1,7 @@
-"""A tool's docstring: what it says of the tool, and what of each parameter.
+"""Parses a tool's docstring into the description of the tool and those of its parameters.
 
-Docstrings in the styles of Google, numpy and Sphinx are taken apart by ``griffe``, which the model library brings
-along. It is imported when there is something to take apart: that takes a while, and many docstrings are one sentence.
+``griffe``, a dependency of the model library, parses docstrings in the styles of Google, numpy, and Sphinx. It is
+imported only when needed: the import takes a while, and many docstrings are one sentence.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _STYLE_PATTERNS: tuple[tuple[_Style, re.Pattern[str]], ...] = (
 
 
 class ParsedDocstring(NamedTuple):
-    """What a docstring says."""
+    """The parts of a docstring."""
 
     text: str
-    """All of it that is not about single parameters or exceptions."""
+    """Everything that is not about single parameters or exceptions."""
     parameters: dict[str, str]
 
 
 def parse_docstring(docstring: str | None) -> ParsedDocstring:
-    """Take a docstring apart. One that follows no style is all text."""
+    """Parse a docstring. Without a known style, all of it is text."""
     cleaned = cleandoc(docstring or "").strip()
     style: _Style | None = next((name for name, pattern in _STYLE_PATTERNS if pattern.search(cleaned)), None)
     if style is None:
@@ -66,7 +66,7 @@ def _parse_sections(docstring: str, style: _Style) -> list[DocstringSection]:
 
 
 def _format_section(section: DocstringSection) -> str:
-    """A section as text for the model, who is not to know what the function raises: it is told when that happens."""
+    """A section as text for the model. Exceptions are left out: the model learns of one when it happens."""
     value: Any = section.value
     match section.kind.value:
         case "text":
@@ -74,7 +74,7 @@ def _format_section(section: DocstringSection) -> str:
         case "admonition":
             return f"{section.title or value.kind.capitalize()}: {value.contents.strip()}"
         case "returns":
-            return "\n".join(f"Returns: {one.description.strip()}" for one in value if one.description)
+            return "\n".join(f"Returns: {item.description.strip()}" for item in value if item.description)
         case "examples":
             return "Examples:\n" + "\n\n".join(text.strip() for _, text in value)
         case _:

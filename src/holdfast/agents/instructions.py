@@ -34,12 +34,7 @@ def define_instructions(value: Any, agent: str, deps_type: Any) -> str | StepDef
             return function()
         return function(make_run_context(get_deps(agent, deps_type), agent, INSTRUCTIONS_STEP))
 
-    is_coroutine = is_async(function)
-    return StepDefinition(
-        INSTRUCTIONS_STEP,
-        generate if is_coroutine else generate_sync,
-        is_coroutine,
-        codec_for(str),
-        (),
-        getattr(function, "__globals__", {}),
-    )
+    namespace = getattr(function, "__globals__", {})
+    if is_async(function):
+        return StepDefinition(INSTRUCTIONS_STEP, generate, True, codec_for(str), (), namespace)
+    return StepDefinition(INSTRUCTIONS_STEP, generate_sync, False, codec_for(str), (), namespace)

@@ -1,10 +1,10 @@
-"""What an ``@llm_step`` records: the model's answer, in the envelope of every model call (see ``models.reply``).
+"""The record of an ``@llm_step``: the model's answer, in the envelope of every model call (see ``models.reply``).
 
-Whoever calls the step sees the value of the answer. An answer that does not fit is recorded as well, because it was
-paid for: it is read as ``InvalidAnswer``. The first one of a call has the prompt in its envelope, under ``prompt``, so
-that the model can be asked again without running the step's body once more.
+The caller of the step gets the value of the answer. An answer that does not fit is recorded as well, because it was
+paid for, and decoded as ``InvalidAnswer``. The envelope of the first one contains the prompt, under ``prompt``, so that
+the model can be called again without running the step's body again.
 
-A value that is in no envelope is taken as the answer itself: a mock gives one, and so does a fork.
+A value without an envelope is the answer itself. Mocks and forks record such values.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PromptedReply:
-    """What a call of the model came to, before it is recorded."""
+    """The reply of a model, before it is recorded."""
 
     reply: Reply
     prompt: Sequence[ModelMessage] | None = None
-    """What the step's body wanted to ask; ``None`` when the model was asked again."""
+    """The prompt from the step's body; ``None`` in a repeated call."""
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidAnswer:
-    """A recorded answer that does not fit what was asked for."""
+    """A recorded answer that does not fit the output type."""
 
     feedback: str
     usage: Usage
@@ -59,7 +59,7 @@ class AnswerCodec(ValueCodec):
         self._output_spec = output_spec
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
-        """The bytes to record, and the answer as it is read from them."""
+        """The bytes to record, and the answer decoded from them."""
         if not isinstance(value, PromptedReply):
             return self._output_spec.codec.round_trip(value, subject)
         data, _ = REPLY_CODEC.round_trip(value.reply, subject)
@@ -71,7 +71,7 @@ class AnswerCodec(ValueCodec):
         return data, self.decode(data, subject)
 
     def decode(self, data: bytes, subject: str) -> object:
-        """The answer in the bytes, or ``InvalidAnswer``."""
+        """The recorded answer, or an ``InvalidAnswer``."""
         reply = decode_reply(data)
         if reply is None:
             return self._output_spec.codec.decode(data, subject)
@@ -81,7 +81,7 @@ class AnswerCodec(ValueCodec):
 
 
 def build_correction_messages(invalid_answers: Sequence[InvalidAnswer]) -> list[ModelMessage]:
-    """What the model is asked after answers that did not fit: the prompt, and each answer with what was wrong."""
+    """The messages after answers that did not fit: the prompt, and each answer with its feedback."""
     messages: list[ModelMessage] = []
     for answer in invalid_answers:
         reply = REPLY_CODEC.decode(answer.payload, "a recorded answer")
@@ -95,5 +95,5 @@ def build_correction_messages(invalid_answers: Sequence[InvalidAnswer]) -> list[
 
 
 def read_usage(value: Any) -> ModelUsage | None:
-    """What a call of the step has used."""
+    """The usage of a call of the step."""
     return ModelUsage(value.reply.usage, value.reply.model) if isinstance(value, PromptedReply) else None

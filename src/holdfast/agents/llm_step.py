@@ -1,12 +1,13 @@
 """``@llm_step``: one question to a model as a step of a workflow.
 
-The function returns the prompt, and whoever calls the step gets the model's answer. In a run, the step's own function
-is the user's function followed by one model call; what is recorded is the answer (see ``llm_answers``). An answer that
-does not fit is recorded like any other, and the workflow then issues the step again, under the same name, with the
-prompt from the record and what was wrong with the answer; the user's function is not called again for that. So every
-call that was paid for is in the journal, and a crash between two of them repeats neither.
+The function returns the prompt, and the caller of the step gets the model's answer. In a run, the step's own function
+is the user's function followed by one model call, and the step records the answer (see ``llm_answers``). An answer that
+does not fit is recorded like any other. The workflow then issues the step again, under the same name, with the prompt
+from the record and the feedback for the answer; it does not call the user's function again. So the journal contains
+every paid call, and a crash between two of them repeats neither.
 
-What the user's function raises is retried as its ``@step`` says; what befalls a model call, as ``models.errors`` says.
+Exceptions of the user's function are retried as its ``@step`` says; failures of a model call, as ``models.errors``
+says.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ from holdfast.agents.llm_answers import AnswerCodec, InvalidAnswer, PromptedRepl
 from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.errors import TransientModelError
 from holdfast.agents.models.model_call import ModelCall, ask_model, issue_within_budget
-from holdfast.agents.models.model_library import load_library
 from holdfast.agents.models.model_options import ModelOptions, make_model_chain
-from holdfast.agents.models.model_resolution import PriorCalls, prior_calls
+from holdfast.agents.models.model_resolution import PriorCalls, load_library, prior_calls
 from holdfast.agents.output import OutputSpec, make_correction
 from holdfast.authoring.introspection import format_location, is_async, resolve_hints
 from holdfast.authoring.keyword_hints import reject_unknown_keywords
@@ -45,18 +45,18 @@ from holdfast.reports.recorded_reply import ANSWER_TOOL
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
-    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.models import Model
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 DEFAULT_MAX_TURNS = 3
-"""How often the model is asked until its answer fits, by default."""
+"""Maximum number of model calls until the answer fits."""
 
 
 _call_counts: WeakKeyDictionary[Execution, Counter[int]] = WeakKeyDictionary()
-"""How many questions a run's code has asked, by the model."""
+"""The questions of a run so far, by model."""
 
 
 class _LlmStepDecorator(Protocol):
@@ -69,7 +69,7 @@ class _LlmStepDecorator(Protocol):
 
 
 class _TypedDecorator(Protocol, Generic[T]):
-    """The same with an ``output_type``."""
+    """The type of ``@llm_step(..., output_type=...)``."""
 
     def __call__(self, function: Callable[P, Any], /) -> Step[P, T]: ...
 
@@ -89,7 +89,7 @@ _KEYWORD_HINTS = {
     "max_retries": "write max_turns=, how often the model is asked until its answer fits",
     "tools": "an @llm_step is one question; give tools to an Agent",
 }
-"""By what other frameworks call an argument, what to write here."""
+"""By the names that other frameworks use for an argument."""
 
 
 @overload
@@ -125,18 +125,18 @@ def llm_step(
 ) -> Any:
     """Make a function a question to a model: it returns the prompt, and the step's output is the model's answer.
 
-    The prompt is a text, a list of texts, images and documents, or messages of the pydantic-ai library. Stands above or
-    below ``@step``, whose ``retries`` are for the function itself, and whose ``timeout`` is for an attempt as a whole;
-    or, in a workflow function, alone. The function is called once for each attempt to reach a model.
+    The prompt is a text, a list of texts, images, and documents, or messages of the pydantic-ai library. Use it above
+    or below ``@step``, whose ``retries`` are for the function itself, and whose ``timeout`` is for an attempt as a
+    whole; or, for steps of workflow functions, alone. The function is called once for each attempt to reach a model.
 
     Args:
         model: ``"provider:name"``, or a model of the pydantic-ai library.
-        fallback: one model or several, to be asked in order when the one before gives no answer.
-        output_type: what the answer must be, if the function's return annotation does not say it.
-        instructions: what the model is told before the prompt.
-        model_options: how the models are called: settings, timeout, retries, streaming. Outside of a run, a call that
-            got no answer is repeated for at most a minute.
-        max_turns: how often the model is asked, with what was wrong, until its answer fits.
+        fallback: one model or several, called in order when the previous one gives no answer.
+        output_type: the type of the answer. Default: the function's return annotation.
+        instructions: instructions for the model, before the prompt.
+        model_options: how the models are called: settings, timeout, retries, streaming. Outside a run, a call without
+            an answer is repeated for at most a minute.
+        max_turns: maximum number of model calls until the answer fits. Each repeats the conversation with feedback.
     """
     if bare is not None or model is None:
         raise DefinitionError("@llm_step needs a model: write @llm_step(model='openai:gpt-4o')")
@@ -152,7 +152,7 @@ def llm_step(
         if not inspect.isfunction(function):
             raise DefinitionError(f"@llm_step goes on a function or a step, not on {function!r}")
         marks = get_modifiers(target)
-        if any(isinstance(one, _LlmModifier) for one in marks):
+        if any(isinstance(existing, _LlmModifier) for existing in marks):
             raise _make_duplicate_error(f"{function.__name__!r} ({format_location(function)})")
         alone: Any = mark.apply_to(Step(make_plain_step(function)))
         alone.holdfast_below, alone.holdfast_marks = function, [*marks, mark]  # for an `@step` above, if there is one
@@ -163,7 +163,7 @@ def llm_step(
 
 @dataclass(frozen=True)
 class _LlmModifier:
-    """The mark that ``@llm_step`` leaves."""
+    """Makes a step call a model. ``@llm_step`` creates it."""
 
     model_chain: ModelChain
     output_type: Any
@@ -172,34 +172,33 @@ class _LlmModifier:
     decorator_name: str = "@llm_step"
 
     def apply_to(self, step: Step[..., Any], /) -> Step[..., Any]:
-        """The same step, asking a model."""
-        made = step.definition
-        where = f"step {made.name!r} ({format_location(made.function)})"
-        if made.invoke is not None:
+        plain = step.definition
+        where = f"step {plain.name!r} ({format_location(plain.function)})"
+        if plain.invoke is not None:
             raise _make_duplicate_error(where)
-        if made.effect is Effect.ONCE:
+        if plain.effect is Effect.ONCE:
             raise DefinitionError(
                 f"{where} has effect='once', but a model call that fails on its way is made again: drop the effect, "
                 f"and do what may happen only once in a step of its own"
             )
-        answer = self.output_type
-        if answer is None:
-            answer = resolve_hints(made.function).get("return", str)
-            if answer is type(None):
+        answer_type = self.output_type
+        if answer_type is None:
+            answer_type = resolve_hints(plain.function).get("return", str)
+            if answer_type is type(None):
                 raise DefinitionError(
                     f"{where} is declared as `-> None`: the return annotation of an @llm_step says what the model's "
                     f"answer is, as in `-> str`"
                 )
-        question = _LlmStepCaller(self, made.function, OutputSpec(answer), made.name)
+        caller = _LlmStepCaller(self, plain.function, OutputSpec(answer_type), plain.name)
         definition = replace(
-            made,
-            function=_make_prompt_function(made.function, answer),
+            plain,
+            function=_make_prompt_function(plain.function, answer_type),
             is_async=True,
-            output_codec=AnswerCodec(question.output_spec),
-            retry=_wrap_retry_policy(made.retry),
+            output_codec=AnswerCodec(caller.output_spec),
+            retry=_wrap_retry_policy(plain.retry),
             read_usage=read_usage,
-            invoke=question.invoke,
-            call_outside_run=question.call_unrecorded,
+            invoke=caller.invoke,
+            call_outside_run=caller.call_unrecorded,
         )
         return Step(definition, step.declaration)
 
@@ -209,7 +208,7 @@ def _make_duplicate_error(subject: str) -> DefinitionError:
 
 
 def _make_prompt_function(body: Callable[..., Any], answer_type: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """The user's function as an async one that is declared to return the answer."""
+    """The user's function as an async function whose annotation is the type of the answer."""
 
     @functools.wraps(body)
     async def make_prompt(*args: Any, **kwargs: Any) -> Any:
@@ -223,7 +222,7 @@ def _make_prompt_function(body: Callable[..., Any], answer_type: Any) -> Callabl
 
 
 class _LlmStepCaller:
-    """How one ``@llm_step`` asks."""
+    """Makes the model calls of one ``@llm_step``."""
 
     def __init__(self, modifier: _LlmModifier, body: Callable[..., Any], output_spec: OutputSpec, name: str) -> None:
         self._modifier = modifier
@@ -231,46 +230,46 @@ class _LlmStepCaller:
         self.output_spec = output_spec
         self._name = name
         self._definitions_by_function: dict[Callable[..., Any], tuple[StepDefinition, StepDefinition]] = {}
-        """What is really issued, by the function that makes the prompt: in a class, that is tied to the instance."""
+        """The steps of the first and of later calls, by the prompt function: in a class, it is a bound method."""
 
     # In workflow code
 
     async def invoke(
         self, execution: Execution, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Ask until the answer fits: each call of the model is one command."""
+        """Call the model until its answer fits. Each call is one command."""
         first, again = self._get_definitions(step)
         call = StepCall(first, args, kwargs)
-        unfit: tuple[InvalidAnswer, ...] = ()
+        invalid: tuple[InvalidAnswer, ...] = ()
         while True:
-            answer, outcome = await self._issue_call(execution, call, len(unfit))
+            answer, outcome = await self._issue_call(execution, call, len(invalid))
             if not isinstance(answer, InvalidAnswer):
                 return answer
-            unfit = (*unfit, answer)
-            if len(unfit) >= self._modifier.max_turns:
+            invalid = (*invalid, answer)
+            if len(invalid) >= self._modifier.max_turns:
+                times = _format_times(len(invalid))
                 error = TurnLimitReached(
-                    f"step {step.name!r} of run {execution.run_id!r} has asked the model {_format_times(len(unfit))}, "
-                    "and no "
-                    f"answer fits. What was wrong with the last one: {answer.feedback}\n"
+                    f"step {step.name!r} of run {execution.run_id!r} has asked the model {times}, and no answer fits. "
+                    f"What was wrong with the last one: {answer.feedback}\n"
                     f"`holdfast retry {execution.run_id}` asks once more; max_turns= of @llm_step allows more at once."
                 )
                 mark_origin(error, outcome.origin)
                 raise error
-            call = StepCall(again, (Correction(unfit, args, kwargs),), {})
+            call = StepCall(again, (Correction(invalid, args, kwargs),), {})
 
     async def _issue_call(self, execution: Execution, call: StepCall, answer_count: int) -> tuple[Any, Outcome]:
-        """Ask once, in a conversation that has so many answers; the step is told how many questions came before."""
-        model, asked = self._modifier.model_chain.models[0], _call_counts.setdefault(execution, Counter())
-        token = prior_calls.set(PriorCalls(model, asked[id(model)] - answer_count, asked.total() - answer_count))
-        asked[id(model)] += 1
+        """Call the model once, and pass the number of the run's earlier questions to the step."""
+        model, counts = self._modifier.model_chain.models[0], _call_counts.setdefault(execution, Counter())
+        token = prior_calls.set(PriorCalls(model, counts[id(model)] - answer_count, counts.total() - answer_count))
+        counts[id(model)] += 1
         try:
             return await issue_within_budget(execution, call)
         finally:
             prior_calls.reset(token)
 
     def _get_definitions(self, step: StepDefinition) -> tuple[StepDefinition, StepDefinition]:
-        made = self._definitions_by_function.get(step.function)
-        if made is None:
+        definitions = self._definitions_by_function.get(step.function)
+        if definitions is None:
             undo = step.compensation
             first = replace(
                 step,
@@ -278,8 +277,8 @@ class _LlmStepCaller:
                 compensation=undo and replace(undo, bind_arguments=_wrap_bind(undo)),
             )
             again = replace(first, function=self._ask_again, parameters=("correction",))
-            made = self._definitions_by_function[step.function] = (first, again)
-        return made
+            definitions = self._definitions_by_function[step.function] = (first, again)
+        return definitions
 
     # In the step
 
@@ -293,24 +292,20 @@ class _LlmStepCaller:
 
     async def _ask_again(self, correction: Correction) -> PromptedReply:
         await _load_model_library()
-        unfit = correction.invalid_answers
-        return PromptedReply(
-            await ask_model(
-                self._make_model_call(
-                    build_correction_messages(unfit),
-                    turn=1 + len(unfit),
-                    last_usage=unfit[-1].usage,
-                    peak_output_tokens=max(one.usage.output_tokens for one in unfit),
-                )
-            )
+        invalid = correction.invalid_answers
+        model_call = self._make_model_call(
+            build_correction_messages(invalid),
+            turn=1 + len(invalid),
+            last_usage=invalid[-1].usage,
+            peak_output_tokens=max(answer.usage.output_tokens for answer in invalid),
         )
+        return PromptedReply(await ask_model(model_call))
 
     # Outside a run
 
     async def call_unrecorded(self, *args: Any, **kwargs: Any) -> Any:
-        """A plain call: nothing is recorded."""
         prompt = await self._make_prompt(*args, **kwargs)
-        # In a step of a run, the model call must not be taken for that step's own.
+        # Within another step of a run, the model call must not look like that step's own.
         context = contextvars.Context()
         for variable, value in contextvars.copy_context().items():
             if variable is not step_context.current_context:
@@ -319,38 +314,33 @@ class _LlmStepCaller:
 
     async def _ask_until_valid(self, prompt: Any) -> Any:
         messages = list(await self._prompt_to_messages(prompt))
-        complaint = ""
+        feedback = ""
         for turn in range(1, self._modifier.max_turns + 1):
             reply = await ask_model(self._make_model_call(messages, turn=turn))
             if reply.feedback is None:
                 return self.output_spec.read(reply.response)
-            complaint = reply.feedback
-            messages += [reply.response, make_correction(reply.response, complaint, reply.response.timestamp)]
+            feedback = reply.feedback
+            messages += [reply.response, make_correction(reply.response, feedback, reply.response.timestamp)]
         raise TurnLimitReached(
             f"step {self._name!r} has asked the model {_format_times(self._modifier.max_turns)}, and no answer fits. "
-            "What was "
-            f"wrong with the last one: {complaint}"
+            f"What was wrong with the last one: {feedback}"
         )
 
     # Both
 
     def _make_model_call(self, messages: Sequence[ModelMessage], **options: Any) -> ModelCall:
-        return ModelCall(
-            self._modifier.model_chain, messages, self._make_parameters(), get_feedback=self._get_feedback, **options
-        )
-
-    def _make_parameters(self) -> ModelRequestParameters:
-        return self.output_spec.make_parameters([], self._modifier.instructions)
+        parameters = self.output_spec.make_parameters([], self._modifier.instructions)
+        return ModelCall(self._modifier.model_chain, messages, parameters, get_feedback=self._get_feedback, **options)
 
     def _get_feedback(self, response: ModelResponse) -> str | None:
-        complaint = self.output_spec.get_feedback(response)
-        if complaint is not None or self.output_spec.is_final(response):
-            return complaint
+        feedback = self.output_spec.get_feedback(response)
+        if feedback is not None or self.output_spec.is_final(response):
+            return feedback
         how = "as a text" if self.output_spec.is_text else f"by calling `{ANSWER_TOOL}`"
         return f"There is no tool `{response.tool_calls[0].tool_name}`. Please give your answer {how}."
 
     async def _prompt_to_messages(self, prompt: Any) -> list[ModelMessage]:
-        """What the user's function has returned, as messages."""
+        """The messages for a prompt that the user's function has returned."""
         await _load_model_library()
         from pydantic_ai.messages import ModelRequest, ModelResponse, UserPromptPart
 
@@ -365,7 +355,7 @@ class _LlmStepCaller:
             try:
                 return [ModelRequest([UserPromptPart(items)])]
             except ValueError:
-                pass  # the library knows what may be in a prompt
+                pass  # the library decides what may be in a prompt
         if isinstance(prompt, str) and prompt:
             return [ModelRequest([UserPromptPart(prompt)])]
         raise UsageError(
@@ -375,9 +365,7 @@ class _LlmStepCaller:
 
 
 class Correction:
-    """What the model is told when it is asked again, with the arguments of the call that it was asked for."""
-
-    __slots__ = ("args", "invalid_answers", "kwargs")
+    """The argument of a repeated call: the invalid answers, and the arguments of the first call."""
 
     def __init__(self, invalid_answers: Sequence[InvalidAnswer], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.invalid_answers = invalid_answers
@@ -389,7 +377,7 @@ class Correction:
 
 
 def _wrap_bind(compensation: Compensation) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]:
-    """An answer that does not fit leaves nothing to undo; one that does is undone with the arguments of the call."""
+    """An answer that does not fit needs no compensation; one that fits is undone with the first call's arguments."""
 
     def bind(output: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
         if isinstance(output, InvalidAnswer):
@@ -402,7 +390,7 @@ def _wrap_bind(compensation: Compensation) -> Callable[[Any, tuple[Any, ...], di
 
 
 class _LlmStepRetryPolicy(RetryPolicy):
-    """The step's own policy for what its function raises, and that of the models for model calls."""
+    """The step's own policy for exceptions of its function, and the models' policy for failures of model calls."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""An agent's memory: tools by which its model keeps things for later runs, and finds them again.
+"""An agent's memory: tools with which its model stores values for later runs and finds them again.
 
-Which namespace they work in is decided by the agent's code, never by the model: a name, or a function of the run's
-context, for agents that serve many users. What is kept or forgotten changes together with the record of the tool's
-step, so it happens once, whatever crashes.
+The agent's code chooses the namespace, never the model: a name, or a function of the run's context, for agents that
+serve many users. A change of the memory is committed together with the record of the tool's step, so it happens once,
+also in a crash.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ MEMORY_GUIDANCE = (
 )
 
 MAX_TEXT_CHARS = 20_000
-"""Characters of one thing to remember."""
 
 MAX_RESULTS = 20
 
 MAX_LISTED_KEYS = 200
-"""Keys that a model is told where it cannot search."""
+"""Maximum number of keys in the error for a memory that cannot be searched."""
 
 
 def validate_namespace(value: object, subject: str) -> MemoryNamespace:
-    """A namespace as it is given to an agent."""
+    """The namespace for ``Agent(memory=...)``. Raises ``DefinitionError``."""
     if callable(value):
         if len(inspect.signature(value).parameters) != 1:
             raise DefinitionError(f"{subject}: memory is a function of one argument, the RunContext")
@@ -74,12 +73,10 @@ def make_memory_tools(namespace: MemoryNamespace) -> list[Tool]:
         Args:
             key: the key, exactly as it was remembered.
         """
-        found = await _get_store().memories.get(_validate_key(get_namespace(ctx), key), key)
-        return (
-            f"Nothing is remembered under {key!r}."
-            if found is None
-            else _format_value(memories.entry_from_row(found).value)
-        )
+        row = await _get_store().memories.get(_validate_key(get_namespace(ctx), key), key)
+        if row is None:
+            return f"Nothing is remembered under {key!r}."
+        return _format_value(memories.entry_from_row(row).value)
 
     @tool(effect="read")
     async def search_memory(ctx: RunContext[Any], words: str, limit: int = 5) -> list[dict[str, str]]:
@@ -89,16 +86,19 @@ def make_memory_tools(namespace: MemoryNamespace) -> list[Tool]:
             words: words to look for; what has any of them is found.
             limit: at most so many.
         """
-        most = max(1, min(limit, MAX_RESULTS))
         namespace, store = get_namespace(ctx), _get_store()
         try:
-            found = await memories.search_values(store, namespace, words, most)
-        except UsageError as error:  # it is encrypted
-            keys = [one.key for one in await store.memories.list(namespace, limit=MAX_LISTED_KEYS)]
+            found = await memories.search_values(store, namespace, words, max(1, min(limit, MAX_RESULTS)))
+        except UsageError as error:  # the store is encrypted
+            keys = [entry.key for entry in await store.memories.list(namespace, limit=MAX_LISTED_KEYS)]
             raise ModelRetry(f"The memory cannot be searched ({error}). Recall one of its keys: {keys}.") from None
         return [
-            {"key": one.key, "text": _format_value(one.value), "remembered": f"{one.updated_at:%Y-%m-%d %H:%M} UTC"}
-            for one in found
+            {
+                "key": entry.key,
+                "text": _format_value(entry.value),
+                "remembered": f"{entry.updated_at:%Y-%m-%d %H:%M} UTC",
+            }
+            for entry in found
         ]
 
     @tool
@@ -120,7 +120,7 @@ def _get_store() -> Store:
 
 
 def _validate_key(namespace: str, key: str) -> str:
-    """The namespace, if the model's key can be one there."""
+    """The namespace, if the model's key is valid in it. Raises ``ModelRetry``."""
     try:
         memories.check_location(namespace, key)
     except InputError as error:

@@ -1,10 +1,10 @@
-"""The answer that is wanted of a model: a text, or a value of a declared type.
+"""The answer of a model: a text, or a value of a declared type.
 
-A text is what the model says when it calls nothing. For any other type the model is offered one more tool,
-``final_result``, whose arguments are the answer; types that are no JSON object are wrapped as ``{"response": value}``.
-An answer that does not fit is no failure: ``get_feedback`` tells what is wrong with it, in words for the model.
+A text is the answer of a model that calls no tools. For any other type, the model gets one more tool, ``final_result``,
+whose arguments are the answer. A type that is not a JSON object is wrapped as ``{"response": value}``. An answer that
+does not fit is not a failure: ``get_feedback`` says what is wrong with it, in words for the model.
 
-An answer that holds a usable ``final_result`` is final, whatever else the model calls in the same breath.
+An answer that contains a valid ``final_result`` is final, whatever else the model calls in the same answer.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic_core import from_json, to_json
 
+from holdfast.agents.tool_parameters import RawArguments
 from holdfast.codec import codec_for
 from holdfast.codec.formatting import format_type, location_to_path
 from holdfast.errors import DefinitionError, UnreadableRecord
@@ -35,30 +36,25 @@ T = TypeVar("T")
 _TOOL_DESCRIPTION = "Gives the final answer, which ends the conversation. Call it once you have all of the answer."
 
 
-_RawArguments = str | dict[str, Any] | None
-"""Of a call: JSON text or data, as the model's provider sends them."""
-
-
 _MAX_ERRORS = 20
-"""So many are told: what is wrong with an answer is recorded, and sent to the model."""
+"""Maximum number of errors in the feedback, which is recorded and sent to the model."""
 
 
 class _InvalidOutput(Exception):
-    """An answer that cannot be used; its message is for the model."""
+    """An answer that cannot be used. Its message is for the model."""
 
 
 @dataclass(frozen=True)
 class Output(Generic[T]):
-    """What an agent answers with, and what happens when an answer does not fit: ``Output(Report, retries=5)``."""
+    """An agent's answer, and what happens when an answer does not fit: ``Output(Report, retries=5)``."""
 
     output_type: type[T]
-    """``str``, or a type that pydantic can check."""
+    """``str``, or a type that pydantic can validate."""
     _: KW_ONLY
     retries: int = 3
-    """How often in a row the model may correct an answer that does not fit; then the run fails with ``InvalidOutput``.
-    """
+    """Consecutive corrections of an answer that does not fit. Then the run fails with ``InvalidOutput``."""
     continue_truncated: bool = False
-    """Whether the model continues a text that was cut off at the limit of tokens, until it is complete or the turns are
+    """Whether the model continues a text that was cut off at the token limit, until it is complete or the turns are
     used up. Each piece is a turn, and the output is all of them. Without this, and for any other type,
     ``result.finish_reason`` says that an answer was cut off."""
 
@@ -72,7 +68,7 @@ class Output(Generic[T]):
 
 
 class OutputSpec:
-    """The type of an answer: how it is asked for, checked and read.
+    """The type of an answer: requests, validates, and reads answers.
 
     Raises ``DefinitionError`` for a type that cannot be recorded, or that no JSON schema can describe.
     """
@@ -89,10 +85,10 @@ class OutputSpec:
             try:
                 self._get_adapter()
             except PydanticUserError:
-                pass  # it names a class that is not defined yet: by the time it is asked for, it will be
+                pass  # it names a class that is not defined yet, but will be when a run needs it
 
     def make_parameters(self, function_tools: list[ToolDefinition], instructions: str | None) -> ModelRequestParameters:
-        """What the model is offered, as the model library wants it."""
+        """The request parameters for the model library."""
         from pydantic_ai.messages import InstructionPart
         from pydantic_ai.models import ModelRequestParameters
 
@@ -101,7 +97,7 @@ class OutputSpec:
             output_mode="text" if self.is_text else "tool",
             output_tools=[] if self.is_text else [self._get_tool_definition()],
             allow_text_output=self.is_text,
-            # Without any, those that a message of the user's own brings along hold.
+            # `None`: the instructions in the user's own messages apply.
             instruction_parts=[InstructionPart(instructions)] if instructions else None,
         )
 
@@ -110,18 +106,17 @@ class OutputSpec:
 
         Nothing is wrong with an answer that calls other tools: it is only not final.
         """
-        given = [] if self.is_text else _find_calls(response, ANSWER_TOOL)
-        complaints: list[str] = []
-        for call in given:
+        problems: list[str] = []
+        for call in [] if self.is_text else _find_calls(response, ANSWER_TOOL):
             try:
                 self._parse_arguments(call.args)
                 return None
-            except _InvalidOutput as misfit:
-                complaints.append(str(misfit))
-        if complaints:
+            except _InvalidOutput as error:
+                problems.append(str(error))
+        if problems:
             was_cut = response.finish_reason == "length"
             return (
-                f"{'The answer was cut off at the limit of tokens: be shorter. ' if was_cut else ''}{complaints[0]}\n"
+                f"{'The answer was cut off at the limit of tokens: be shorter. ' if was_cut else ''}{problems[0]}\n"
                 f"Please call `{ANSWER_TOOL}` again with all of the answer."
             )
         if response.tool_calls:
@@ -135,37 +130,34 @@ class OutputSpec:
         return f"Please give your answer by calling the tool `{ANSWER_TOOL}`, not as a text."
 
     def is_final(self, response: ModelResponse) -> bool:
-        """Whether this is the answer, and not a step on the way to it."""
-        if self.is_text:
-            return not response.tool_calls and self.get_feedback(response) is None
-        return bool(_find_calls(response, ANSWER_TOOL)) and self.get_feedback(response) is None
+        """Whether this is a valid final answer, and not a turn with other calls."""
+        has_answer = not response.tool_calls if self.is_text else bool(_find_calls(response, ANSWER_TOOL))
+        return has_answer and self.get_feedback(response) is None
 
     def read(self, response: ModelResponse) -> Any:
-        """The value of a final answer. Raises ``UnreadableRecord`` if it does not fit the type (any more)."""
-        given = [call.args for call in _find_calls(response, ANSWER_TOOL)]
-        return self._decode_answer(response.text or "", given)
+        """The value of a final answer. Raises ``UnreadableRecord`` if it does not, or no longer, fit the type."""
+        return self._decode_answer(response.text or "", [call.args for call in _find_calls(response, ANSWER_TOOL)])
 
     def read_plain(self, reply: RecordedReply) -> Any:
         """The same, without the model library."""
         return self._decode_answer(reply.text, [call.args for call in reply.tool_calls if call.name == ANSWER_TOOL])
 
-    def _decode_answer(self, text: str, calls: Sequence[_RawArguments]) -> Any:
+    def _decode_answer(self, text: str, calls: Sequence[RawArguments]) -> Any:
         if self.is_text:
             return text
-        trouble = f"there is no call of `{ANSWER_TOOL}`"
+        problem = f"there is no call of `{ANSWER_TOOL}`"
         for arguments in calls:
             try:
                 return self._parse_arguments(arguments)
-            except _InvalidOutput as misfit:
-                trouble = str(misfit)
+            except _InvalidOutput as error:
+                problem = str(error)
         raise UnreadableRecord(
             f"The recorded answer of a model cannot be read as `{format_type(self._type)}`. If the type has changed "
-            "since "
-            f"it was recorded, make it accept the older form too, for example by giving new fields a default. What is "
-            f"wrong: {trouble}"
+            f"since it was recorded, make it accept the older form too, for example by giving new fields a default. "
+            f"What is wrong: {problem}"
         )
 
-    def _parse_arguments(self, raw_arguments: _RawArguments) -> Any:
+    def _parse_arguments(self, raw_arguments: RawArguments) -> Any:
         adapter = self._get_adapter()
         try:
             arguments = (
@@ -173,34 +165,36 @@ class OutputSpec:
             )
         except ValueError as error:
             raise _InvalidOutput(f"The arguments of `{ANSWER_TOOL}` are not JSON: {error}") from None
-        inside: list[str] = []
+        prefix: list[str] = []
         if self._is_wrapped:
             if not isinstance(arguments, dict) or ANSWER_ARGUMENT not in arguments:
                 raise _InvalidOutput(
                     f"`{ANSWER_TOOL}` takes one argument, `{ANSWER_ARGUMENT}`, which is all of the answer"
                 )
             arguments = cast("dict[str, Any]", arguments)[ANSWER_ARGUMENT]
-            inside = [f".{ANSWER_ARGUMENT}"]
+            prefix = [f".{ANSWER_ARGUMENT}"]
         try:
             return adapter.validate_json(to_json(arguments), by_alias=True, by_name=True)
         except ValidationError as error:
-            faults = [
-                f"- {''.join([*inside, *location_to_path(one['loc'])]).lstrip('.') or 'the answer'}: {one['msg']}"
-                for one in error.errors(include_url=False, include_input=False, include_context=False)
+            details = error.errors(include_url=False, include_input=False, include_context=False)
+            lines = [
+                f"- {''.join([*prefix, *location_to_path(detail['loc'])]).lstrip('.') or 'the answer'}: {detail['msg']}"
+                for detail in details[:_MAX_ERRORS]
             ]
-            more = [f"- and {len(faults) - _MAX_ERRORS} more"] if len(faults) > _MAX_ERRORS else []
-            raise _InvalidOutput("\n".join(["The answer does not fit:", *faults[:_MAX_ERRORS], *more])) from None
+            if len(details) > _MAX_ERRORS:
+                lines.append(f"- and {len(details) - _MAX_ERRORS} more")
+            raise _InvalidOutput("\n".join(["The answer does not fit:", *lines])) from None
 
     def _get_tool_definition(self) -> ToolDefinition:
         if self._tool is None:
             from pydantic_ai.tools import ToolDefinition
 
             self._get_adapter()
-            told = self._schema.get("description")
+            own = self._schema.get("description")
             self._tool = ToolDefinition(
                 name=ANSWER_TOOL,
                 parameters_json_schema=self._schema,
-                description=f"{told}\n\n{_TOOL_DESCRIPTION}" if told else _TOOL_DESCRIPTION,
+                description=f"{own}\n\n{_TOOL_DESCRIPTION}" if own else _TOOL_DESCRIPTION,
                 outer_typed_dict_key=ANSWER_ARGUMENT if self._is_wrapped else None,
                 kind="output",
             )
@@ -214,29 +208,27 @@ class OutputSpec:
             except PydanticInvalidForJsonSchema as error:
                 raise DefinitionError(
                     f"A model cannot give an answer of the type `{format_type(self._type)}`: {error.message}. Use "
-                    "plain "
-                    f"data, a dataclass or a pydantic model."
+                    f"plain data, a dataclass or a pydantic model."
                 ) from error
-            described = _resolve_reference(schema)
-            # An object whose fields are not named is wrapped as well: providers want named arguments.
-            self._is_wrapped = described.get("type") != "object" or not described.get("properties")
-            self._schema = _wrap_schema(schema) if self._is_wrapped else described
+            resolved = _resolve_reference(schema)
+            # An object without named fields is wrapped as well: providers want named arguments.
+            self._is_wrapped = resolved.get("type") != "object" or not resolved.get("properties")
+            self._schema = _wrap_schema(schema) if self._is_wrapped else resolved
             self._adapter = adapter
         return self._adapter
 
 
 def make_correction(response: ModelResponse, feedback: str, timestamp: datetime) -> ModelRequest:
-    """The message that tells a model what was wrong with its answer: every call that it has made gets a reply."""
+    """The message with the feedback for an answer. Every call in the answer gets a reply."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     calls = response.tool_calls
-    beside = (
-        f"Not called, because {ANSWER_TOOL} was called beside it." if _find_calls(response, ANSWER_TOOL) else feedback
-    )
+    has_answer = bool(_find_calls(response, ANSWER_TOOL))
+    other_reply = f"Not called, because {ANSWER_TOOL} was called beside it." if has_answer else feedback
     parts: list[ModelRequestPart] = [
         ToolReturnPart(
             call.tool_name,
-            feedback if call.tool_name == ANSWER_TOOL else beside,
+            feedback if call.tool_name == ANSWER_TOOL else other_reply,
             call.tool_call_id,
             timestamp=timestamp,
             outcome="retried",
@@ -253,7 +245,7 @@ def _find_calls(response: ModelResponse, tool: str) -> list[ToolCallPart]:
 
 
 def _resolve_reference(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema whose outermost layer is the type itself: one that names itself is a reference at first."""
+    """The schema with its outermost reference resolved: the schema of a recursive type begins with one."""
     reference = schema.get("$ref", "")
     if not reference.startswith("#/$defs/"):
         return schema

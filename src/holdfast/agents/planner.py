@@ -1,11 +1,11 @@
 """Agents that plan: the model keeps a list of tasks, works through it, revises it, and answers when nothing is left.
 
-The plan is written by a tool, ``write_plan``, always as a whole. The output of its newest record is the plan, so it is
-a part of the run's state like everything else that is recorded: see ``reports.plans`` for how it is read.
+The model writes the plan with a tool, ``write_plan``, always as a whole. The plan is the output of the newest record of
+that tool, so it is part of the run's state like every record: see ``reports.plans``.
 
-A final answer while tasks are left is sent back to the model, with the names of the tasks. That is decided inside the
-step that asked the model, and the complaint is recorded with the answer. So a replay decides nothing, and these rules
-may change with a deploy. ``PlanTracker`` learns what it needs for its decision from recorded outcomes alone.
+A final answer while tasks are left is sent back to the model, with the names of the tasks. The step of the model call
+decides that, and records the feedback with the answer. So a replay decides nothing, and a deploy may change these
+rules. ``PlanTracker`` bases its decision on recorded outcomes alone.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ if TYPE_CHECKING:
 
 MAX_ITEMS = 50
 MAX_TASK_CHARS = 500
-"""Characters."""
 
 MAX_REJECTIONS = 2
-"""So often in a row an answer is sent back because tasks are left; the next one is taken."""
+"""Consecutive answers that are sent back because tasks are left. The next one is accepted."""
 
 _MAX_UNPLANNED_TURNS = 3
-"""After so many turns with calls, an answer without a plan is sent back, once."""
+"""After this many turns with calls, an answer without a plan is sent back, once."""
 
 _MAX_LISTED_TASKS = 10
-"""So many of the tasks that are left are named in a complaint."""
+"""Maximum number of remaining tasks that the feedback names."""
 
 _OPEN_TASKS_MESSAGE = "Your plan has tasks that are not done:"
 _NO_PLAN_MESSAGE = "You have taken several steps without a plan."
@@ -84,65 +83,60 @@ async def write_plan(
 
 @cache
 def get_plan_tool() -> Tool:
-    """The tool. Made when the first agent wants it: its schema takes a while, and most agents do not plan."""
+    """The tool, made on first use: building its schema takes a while, and most agents do not plan."""
     return tool(name=PLAN_TOOL, effect="read")(write_plan)
 
 
 class PlanTracker:
-    """What one run of an agent that plans knows of its plan."""
+    """The plan of one run."""
 
     def __init__(self, output_spec: OutputSpec) -> None:
         self._output_spec = output_spec
         self.plan = Plan()
         self._rejection_count = 0
-        """In a row, about tasks that are left, since the plan was changed."""
+        """Consecutive rejections because of remaining tasks, since the plan last changed."""
         self._turn_count = 0
-        """Turns in which something was called."""
+        """Turns with calls."""
         self._has_asked_for_plan = False
 
     def get_feedback(self, response: ModelResponse) -> str | None:
-        """What is wrong with an answer, in words for the model: of itself, or that it is final too early."""
-        complaint = self._output_spec.get_feedback(response)
-        if complaint is not None or not self._output_spec.is_final(response):
-            return complaint
+        """Feedback for an answer that does not fit, or that is final too early."""
+        feedback = self._output_spec.get_feedback(response)
+        if feedback is not None or not self._output_spec.is_final(response):
+            return feedback
         return self._get_unfinished_feedback()
 
     def _get_unfinished_feedback(self) -> str | None:
         left = self.plan.remaining
         if left and self._rejection_count < MAX_REJECTIONS:
-            more = [f"- and {len(left) - _MAX_LISTED_TASKS} more"] if len(left) > _MAX_LISTED_TASKS else []
-            named = [f"- {item.task} ({item.status})" for item in left[:_MAX_LISTED_TASKS]]
-            return "\n".join(
-                [
-                    _OPEN_TASKS_MESSAGE,
-                    *named,
-                    *more,
-                    f"Finish them, or mark them as done or dropped with `{PLAN_TOOL}`, in a call of its own; then give "
-                    "your "
-                    f"whole answer again.",
-                ]
+            lines = [f"- {item.task} ({item.status})" for item in left[:_MAX_LISTED_TASKS]]
+            if len(left) > _MAX_LISTED_TASKS:
+                lines.append(f"- and {len(left) - _MAX_LISTED_TASKS} more")
+            advice = (
+                f"Finish them, or mark them as done or dropped with `{PLAN_TOOL}`, in a call of its own; then give "
+                f"your whole answer again."
             )
+            return "\n".join([_OPEN_TASKS_MESSAGE, *lines, advice])
         if not self.plan and self._turn_count >= _MAX_UNPLANNED_TURNS and not self._has_asked_for_plan:
             return (
                 f"{_NO_PLAN_MESSAGE} If anything is left to do, write a plan with `{PLAN_TOOL}` and work through it. "
-                "If not, give your "
-                f"whole answer again."
+                f"If not, give your whole answer again."
             )
         return None
 
     @staticmethod
     def is_about_plan(feedback: str) -> bool:
-        """Whether an answer was sent back because of the plan, and not because it does not fit."""
+        """Whether an answer was sent back because of the plan, not because it does not fit."""
         return feedback.startswith((_OPEN_TASKS_MESSAGE, _NO_PLAN_MESSAGE))
 
     def note_reply(self, reply: Reply) -> None:
-        """A model has answered: an answer that was sent back says itself why."""
-        complaint = reply.feedback or ""
-        self._rejection_count += complaint.startswith(_OPEN_TASKS_MESSAGE)
-        self._has_asked_for_plan |= complaint.startswith(_NO_PLAN_MESSAGE)
+        """Count an answer that was sent back because of the plan. Its feedback says why."""
+        feedback = reply.feedback or ""
+        self._rejection_count += feedback.startswith(_OPEN_TASKS_MESSAGE)
+        self._has_asked_for_plan |= feedback.startswith(_NO_PLAN_MESSAGE)
 
     def note_tool_results(self, outcomes: Sequence[ToolCallStatus]) -> None:
-        """Calls have their outcomes; the plan may be among them."""
+        """Note the outcomes of a turn's calls; one may be a new plan."""
         self._turn_count += 1
         written = [outcome.record for outcome in outcomes if outcome.record.name == PLAN_TOOL]
         for record in sorted(written, key=lambda record: record.seq):

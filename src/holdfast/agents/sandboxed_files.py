@@ -1,25 +1,25 @@
-"""Files under one folder, and nothing else.
+"""Access to the files in one folder, and to no others.
 
-A model names the files that it wants, and a model can be talked into anything by what it reads. So a path from there is
-never put together with the folder's own and handed to the system: between a check of such a path and its use, whoever
-may write in the folder can swap a directory for a link. ``SandboxedFolder`` walks instead. Every name is opened
-relative to the directory opened before it (``dir_fd``), with ``O_NOFOLLOW``, so that what was opened is what was
-checked, whatever is renamed meanwhile.
+A model names the files that it wants, and text that it reads can make it name any file. So a path from a model is never
+joined with the folder's path and passed to the system: between a check of the joined path and its use, a process that
+may write in the folder can replace a directory by a link. ``SandboxedFolder`` walks instead. It opens every name
+relative to the directory that it opened before (``dir_fd``), with ``O_NOFOLLOW``. So it opens what it checked, whatever
+is renamed in the meantime.
 
-- **Paths** are relative, with ``/``; ``..``, a leading ``/``, ``~``, a drive's letter and ``\\`` are refused, and
+- **Paths** are relative, with ``/``; ``..``, a leading ``/``, ``~``, a drive letter, and ``\\`` are refused, and
   nothing is decoded or expanded.
-- **Symbolic links** below the root are refused wherever they stand, also those that lead to another place inside. The
-  root's own path may have some: they are resolved once, when the ``SandboxedFolder`` is made.
-- **Only plain files** are opened. A pipe, a socket or a device is refused and never waited for.
-- **Hard links** are plain files: one that is in the folder was put there by somebody with a right to the file. It can
-  be read. Writing never goes through it: a file is replaced as a whole, and its other names keep what they had.
-- **Writing** is atomic and durable: a temporary file beside the old one, ``fsync``, and a rename. The file keeps its
-  permissions; its owner is who wrote last. One that has no write permission at all is not replaced.
+- **Symbolic links** below the root are refused everywhere, also if they lead to another file inside. The root's own
+  path may contain some: they are resolved once, when the ``SandboxedFolder`` is made.
+- **Only plain files** are opened. A pipe, a socket, or a device is refused without waiting for it.
+- **Hard links** are plain files: whoever put one into the folder had access to the file. It can be read. A write never
+  goes through it: it replaces the file as a whole, and the other names keep the old content.
+- **Writing** is atomic and durable: a temporary file next to the old one, ``fsync``, and a rename. The file keeps its
+  permissions, and the writer becomes its owner. A file without any write permission is not replaced.
 
-Not covered: a directory that somebody moves out of the root, or mounts into it, while it is in use. Who can do that can
-write there anyway.
+Not covered: a directory that is moved out of the root, or mounted into it, while it is in use. A process that can do
+that can write there anyway.
 
-What goes wrong is a ``PathRefused``. Its words are for the model, and never tell where the root is.
+All errors are ``PathRefused``. Their messages are for the model, and never contain the path of the root.
 """
 
 from __future__ import annotations
@@ -41,25 +41,24 @@ from holdfast.errors import PathRefused, UsageError
 
 try:
     import fcntl
-except ImportError:  # Windows, where `Root` is refused
+except ImportError:  # Windows, where `SandboxedFolder` is refused
     fcntl = None
 
 log = logging.getLogger("holdfast.agents")
 
 MAX_PATH_CHARS = 2000
-"""The most characters of a path."""
 MAX_DEPTH = 32
-"""How many levels a walk goes down at most: it has one directory open for each."""
+"""Maximum levels of a walk, which has one directory open for each."""
 MAX_NAMES = 10_000
-"""How many names of one directory are read at most."""
+"""Maximum number of names that are read from one directory."""
 LOCK_TIMEOUT_S = 10.0
-"""Seconds to wait for somebody else who is replacing a file of the same directory."""
+"""How long to wait for another process that is replacing a file in the same directory."""
 _LOCK_POLL_S = 0.005
 TEMPORARY_NAME = ".holdfast-writing"
-"""What a file is called until it takes its place. One in a directory, so that a crash leaves one at most."""
+"""The name of a file while it is written. There is one per directory, so a crash leaves at most one."""
 
 _INVALID_CHARS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-"""What no name may have: control characters, and what is no text."""
+"""Control characters, and surrogates, which are not text."""
 _DRIVE_PREFIX = re.compile(r"[A-Za-z]:")
 
 EntryKind = Literal["file", "folder", "link", "other"]
@@ -69,29 +68,29 @@ _OPEN_FILE_FLAGS = 0 if os.name == "nt" else os.O_RDONLY | os.O_NOFOLLOW | os.O_
 _CREATE_FILE_FLAGS = 0 if os.name == "nt" else os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _fallback_lock = threading.Lock()
-"""For filesystems that cannot lock a directory: at least threads of this process wait for each other."""
+"""For filesystems that cannot lock a directory: excludes at least other threads of this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something in a folder."""
+    """An entry of a folder."""
 
     path: str
-    """From the root, with ``/``."""
+    """Relative to the root, with ``/``."""
     kind: EntryKind
     size: int
-    """Bytes of a file; 0 for all else."""
+    """The size of a file; 0 for everything else."""
     is_truncated: bool = False
-    """A folder, named once more behind what is in it: it has more names than are read."""
+    """A folder, repeated after its entries because it has more names than are read."""
 
 
 class SandboxedFolder:
-    """A folder whose files may be opened, by paths that somebody untrusted has chosen.
+    """A folder whose files may be opened by untrusted paths.
 
-    It is opened anew by each call: it need not exist yet, and may go and come back.
+    Each call opens the folder again: it need not exist yet, and may disappear and come back.
 
     Args:
-        path: the folder. A relative one is looked for where the process is now.
+        path: the folder. A relative path is relative to the current directory.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -114,7 +113,7 @@ class SandboxedFolder:
             return os.fdopen(_open_file(folder, name, path), "rb")
 
     def get_kind(self, path: str) -> EntryKind:
-        """What is there."""
+        """The kind of the entry at a path."""
         names = _split_path(path)
         if not names:
             return "folder"
@@ -122,21 +121,28 @@ class SandboxedFolder:
             return _kind_from_mode(os.stat(names[-1], dir_fd=folder, follow_symlinks=False).st_mode)
 
     def read(self, path: str, max_bytes: int) -> bytes:
-        """A plain file's content, refused if it has more than ``max_bytes`` bytes."""
+        """The content of a plain file. Refuses a file of more than ``max_bytes`` bytes."""
         with self.open(path) as file:
-            return _read_limited(file, max_bytes, path)
+            size = os.fstat(file.fileno()).st_size
+            # The size may have changed since, and is always 0 in /proc.
+            content = file.read(max_bytes + 1) if size <= max_bytes else b""
+        if size > max_bytes or len(content) > max_bytes:
+            raise PathRefused(
+                f"{format_path(path)} is too large: it has {max(size, len(content)):,} bytes, and {max_bytes:,} are "
+                f"allowed."
+            )
+        return content
 
     def list(self, path: str = ".") -> list[Entry]:
-        """What is in a folder, sorted by name; the first 10,000 names that the system gives."""
+        """The entries of a folder, sorted by name; of a larger folder, the first 10,000 names from the system."""
         return list(self.walk(path, max_depth=1))
 
     def walk(self, path: str = ".", *, max_depth: int = MAX_DEPTH, exclude: Collection[str] = ()) -> Iterator[Entry]:
-        """All that is in a folder and below, so many levels deep: a folder comes before what is in it.
+        """All entries of a folder and its subfolders, down to ``max_depth``. A folder comes before its entries.
 
-        Folders whose name is in ``exclude`` are listed, and not entered.
-
-        It reads on while it is asked for more: whoever has enough stops. Links are listed and not followed. A folder
-        that cannot be entered, and names that are no text, are passed over.
+        Folders with a name in ``exclude`` are listed, but not entered. The walk is lazy: it reads only while the caller
+        iterates. Links are listed, but not followed. Folders that cannot be entered, and names that are not text, are
+        skipped.
         """
         names = _split_path(path)
         with self._open_folder(names, path) as folder:
@@ -145,11 +151,11 @@ class SandboxedFolder:
     # Writing
 
     def write(self, path: str, content: bytes) -> None:
-        """Make this a file's content, at once or not at all. Folders that are missing are made."""
+        """Replace a file's content atomically. Creates missing folders."""
         self._replace(path, content, None)
 
     def compare_and_swap(self, path: str, expected: bytes, content: bytes) -> bool:
-        """Make ``content`` a file's content if it is ``expected`` now. Returns whether it was."""
+        """Replace a file's content if it is ``expected`` now. Returns whether it was."""
         return self._replace(path, content, expected)
 
     def _replace(self, path: str, content: bytes, expected: bytes | None) -> bool:
@@ -163,7 +169,7 @@ class SandboxedFolder:
             _fsync_directory(folder)
             return True
 
-    # The way to a folder
+    # Opening folders
 
     def _split_file_path(self, path: str) -> list[str]:
         names = _split_path(path)
@@ -173,7 +179,7 @@ class SandboxedFolder:
 
     @contextmanager
     def _open_folder(self, names: list[str], path: str, *, should_create: bool = False) -> Generator[int]:
-        """The open directory that ``names`` lead to, one after the other."""
+        """The open directory at the end of ``names``."""
         folder = self._open_root()
         try:
             for name in names:
@@ -196,16 +202,16 @@ class SandboxedFolder:
 
 
 def format_path(path: str) -> str:
-    """A path as it is told: quoted, and not at length."""
+    """A path for messages: quoted and truncated."""
     return repr(path if len(path) <= 200 else f"{path[:199]}…")
 
 
 def _split_path(path: str) -> list[str]:
-    """The names that a path consists of; refused if it could lead out."""
+    """The names in a path. Refuses a path that could lead out of the folder."""
     if len(path) > MAX_PATH_CHARS:
         raise PathRefused(f"The path {format_path(path)} is too long.")
-    if unfit := _INVALID_CHARS.search(path):
-        raise PathRefused(f"The path {format_path(path)} has a character that no path may have: {unfit[0]!r}.")
+    if invalid := _INVALID_CHARS.search(path):
+        raise PathRefused(f"The path {format_path(path)} has a character that no path may have: {invalid[0]!r}.")
     if "\\" in path:
         raise PathRefused(f"The path {format_path(path)} has a backslash: write / between names.")
     names = [name for name in path.split("/") if name not in ("", ".")]
@@ -233,8 +239,8 @@ def _open_subfolder(dir_fd: int, name: str, path: str, *, should_create: bool) -
 
 def _open_file(dir_fd: int, name: str, path: str) -> int:
     with _translate_os_errors(path):
-        # Looked at before it is opened, because opening some devices does something; and after, because it may be
-        # another by then.
+        # Checked before it is opened, because opening some devices has effects; and after, because it may have been
+        # replaced in between.
         _check_regular_file(os.stat(name, dir_fd=dir_fd, follow_symlinks=False), path)
         opened = os.open(name, _OPEN_FILE_FLAGS, dir_fd=dir_fd)
         try:
@@ -256,7 +262,7 @@ def _check_regular_file(file_info: os.stat_result, path: str) -> None:
 
 
 def _get_existing_mode(dir_fd: int, name: str, path: str) -> int | None:
-    """The permissions of the file that is there; ``None`` if there is none."""
+    """The permissions of the existing file; ``None`` if there is none."""
     try:
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -268,10 +274,10 @@ def _get_existing_mode(dir_fd: int, name: str, path: str) -> int | None:
 
 
 def _write_atomically(dir_fd: int, name: str, content: bytes, mode: int | None) -> None:
-    """Write a temporary file, and let it take the place of ``name``. The directory is locked."""
+    """Write a temporary file, and rename it to ``name``. The caller has locked the directory."""
     with suppress(FileNotFoundError):
-        os.unlink(TEMPORARY_NAME, dir_fd=dir_fd)  # left by a process that was killed
-    # A new one in any case (O_EXCL): whatever somebody puts there meanwhile is not written to.
+        os.unlink(TEMPORARY_NAME, dir_fd=dir_fd)  # from a process that was killed
+    # Always a new file (O_EXCL): it never writes to one that another process puts there.
     written = os.open(TEMPORARY_NAME, _CREATE_FILE_FLAGS, 0o666 if mode is None else 0o600, dir_fd=dir_fd)
     try:
         with os.fdopen(written, "wb") as file:
@@ -288,7 +294,7 @@ def _write_atomically(dir_fd: int, name: str, content: bytes, mode: int | None) 
 
 
 def _fsync_directory(dir_fd: int) -> None:
-    """Let a directory's names be durable, where the filesystem can do that."""
+    """Make a directory's names durable, if the filesystem supports it."""
     try:
         os.fsync(dir_fd)
     except OSError as error:
@@ -297,24 +303,11 @@ def _fsync_directory(dir_fd: int) -> None:
 
 
 def _has_content(dir_fd: int, name: str, path: str, content: bytes) -> bool:
-    """Whether a file has this content."""
     try:
         with os.fdopen(_open_file(dir_fd, name, path), "rb") as file:
             return file.read(len(content) + 1) == content
     except PathRefused:
         return False
-
-
-def _read_limited(file: BinaryIO, max_bytes: int, path: str) -> bytes:
-    size = os.fstat(file.fileno()).st_size
-    # What it says of its size may be old by now, or, as in /proc, no size at all.
-    content = file.read(max_bytes + 1) if size <= max_bytes else b""
-    if size > max_bytes or len(content) > max_bytes:
-        raise PathRefused(
-            f"{format_path(path)} is too large: it has {max(size, len(content)):,} bytes, and {max_bytes:,} are "
-            "allowed."
-        )
-    return content
 
 
 def _walk(dir_fd: int, prefix: str, max_depth: int, exclude: Collection[str]) -> Iterator[Entry]:
@@ -323,7 +316,7 @@ def _walk(dir_fd: int, prefix: str, max_depth: int, exclude: Collection[str]) ->
         try:
             found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         except OSError:
-            continue  # it has gone since
+            continue  # it was removed since
         path = f"{prefix}/{name}" if prefix else name
         kind = _kind_from_mode(found.st_mode)
         if kind != "folder":
@@ -334,7 +327,7 @@ def _walk(dir_fd: int, prefix: str, max_depth: int, exclude: Collection[str]) ->
             try:
                 inner = os.open(name, _OPEN_DIRECTORY_FLAGS, dir_fd=dir_fd)
             except OSError:
-                continue  # it has gone, or become a link, or may not be entered
+                continue  # it was removed, is a link now, or may not be entered
             try:
                 yield from _walk(inner, path, max_depth - 1, exclude)
             finally:
@@ -344,13 +337,11 @@ def _walk(dir_fd: int, prefix: str, max_depth: int, exclude: Collection[str]) ->
 
 
 def _list_names(dir_fd: int) -> tuple[list[str], bool]:
-    """The names in a directory, sorted, and whether there are more than were read."""
-    with os.scandir(dir_fd) as found:
-        names = [entry.name for entry in islice(found, MAX_NAMES + 1)]
-    is_cut = len(names) > MAX_NAMES
-    return sorted(
-        name for name in names[:MAX_NAMES] if name != TEMPORARY_NAME and not _INVALID_CHARS.search(name)
-    ), is_cut
+    """The sorted names in a directory, and whether there are more than were read."""
+    with os.scandir(dir_fd) as entries:
+        names = [entry.name for entry in islice(entries, MAX_NAMES + 1)]
+    valid = (name for name in names[:MAX_NAMES] if name != TEMPORARY_NAME and not _INVALID_CHARS.search(name))
+    return sorted(valid), len(names) > MAX_NAMES
 
 
 def _kind_from_mode(mode: int) -> EntryKind:
@@ -363,10 +354,10 @@ def _kind_from_mode(mode: int) -> EntryKind:
 
 @contextmanager
 def _lock_directory(dir_fd: int, path: str) -> Generator[None]:
-    """Nobody else who goes by this lock replaces a file of this directory meanwhile.
+    """Keep other holders of this lock from replacing a file in the directory.
 
-    The lock is on the directory itself, so nothing is left lying about. It goes with the open directory: when that is
-    closed, or its process has died, it is free.
+    The lock is on the directory itself, so it leaves no file behind. It is released when the directory is closed or the
+    process dies.
     """
     assert fcntl is not None
     deadline = time.monotonic() + LOCK_TIMEOUT_S
@@ -393,9 +384,9 @@ def _lock_directory(dir_fd: int, path: str) -> Generator[None]:
 
 @contextmanager
 def _translate_os_errors(path: str, dir_fd: int | None = None, name: str = "") -> Generator[None]:
-    """What the system refuses, in words that name the path as it was given, and nothing else.
+    """Turn errors of the system into ``PathRefused``, with messages that contain no path but the given one.
 
-    Given a ``dir_fd``, it is about entering ``name`` in it, on the way.
+    With a ``dir_fd``, the error is about entering ``name`` in that directory.
     """
     try:
         yield
@@ -411,11 +402,7 @@ def _describe_os_error(error: OSError, path: str, dir_fd: int | None, name: str)
         case errno.ELOOP | errno.ENOTDIR | errno.EMLINK:
             if dir_fd is None or _is_link(dir_fd, name):
                 return f"{format_path(path)} leads through a symbolic link{part}, which is never followed."
-            return (
-                f"{format_path(path)} is no folder."
-                if not part
-                else f"{format_path(path)}: a part of it{part} is no folder."
-            )
+            return f"{format_path(path)}{part and f': a part of it{part}'} is no folder."
         case errno.EACCES | errno.EPERM:
             return f"{format_path(path)} may not be opened: permission denied."
         case errno.ENAMETOOLONG:

@@ -1,9 +1,9 @@
-"""Conversations that go on over several runs.
+"""Conversations over several runs.
 
-A run in a session knows the run before it (``Run.previous_run``), and that one the run before it. Nothing of what they
-said is recorded again: it is rebuilt from their journals in the process that asks the model and kept there for the next
-call. Only runs that have completed count, and those never change. A run goes on from the context of the one before it:
-where that was compacted, what came before the summary is not read any more.
+Each run of a session has a link to the previous one (``Run.previous_run``). Earlier messages are not recorded again:
+the process that calls the model rebuilds them from the journals and caches them for the next call. Only completed runs
+count, and these never change. A run continues the context of the previous one: if that was compacted, the messages
+before the summary are not read.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.agents")
 
 MAX_CACHED_RUNS = 1000
-"""Runs whose messages are kept in memory, for each engine."""
+"""Maximum number of runs in the cache of each engine."""
 
 RunReader = Callable[[str], Awaitable["tuple[Run, History] | None"]]
 """Reads a run's row and journal."""
 
 _ConversationCache = OrderedDict[str, tuple[str, Conversation]]
-"""By run id: the run before it, and what was said in it."""
+"""By run id: the previous run, and the conversation of this one."""
 
 _cache_by_engine: weakref.WeakKeyDictionary[Any, _ConversationCache] = weakref.WeakKeyDictionary()
-"""By engine, because two stores may each have a run of the same id."""
+"""By engine, because two stores may have runs with the same id."""
 
 
 async def read_context(run_id: str) -> list[ModelMessage]:
-    """What a model would be sent of a run and of those before it, for the step that asks the model."""
+    """The context of a run and of the runs before it, for the step that calls the model."""
     executor = get_step_executor()
     chain: list[Conversation] = []
     async for conversation in _iterate_backwards(
@@ -47,7 +47,7 @@ async def read_context(run_id: str) -> list[ModelMessage]:
     ):
         chain.append(conversation)
         if conversation.earlier_count == 0:
-            break  # it sends nothing of those before it
+            break  # its context has no messages of earlier runs
     context: list[ModelMessage] = []
     for conversation in reversed(chain):
         context = conversation.build_context(context)
@@ -55,7 +55,7 @@ async def read_context(run_id: str) -> list[ModelMessage]:
 
 
 async def read_messages(run_id: str, read_run: RunReader) -> list[ModelMessage]:
-    """All that was said in a run and in those before it."""
+    """All messages of a run and of the runs before it."""
     chain = [conversation.messages async for conversation in _iterate_backwards(run_id, read_run, OrderedDict())]
     return [message for messages in reversed(chain) for message in messages]
 
@@ -63,12 +63,12 @@ async def read_messages(run_id: str, read_run: RunReader) -> list[ModelMessage]:
 async def _iterate_backwards(
     run_id: str, read_run: RunReader, cache: _ConversationCache
 ) -> AsyncIterator[Conversation]:
-    """The conversations of a run and of those before it, the newest first."""
+    """The conversations of a run and of the runs before it, newest first."""
     while run_id:
         if run_id not in cache:
             found = await read_run(run_id)
             if found is None:
-                log.info("a conversation is told without its beginning: run %r, which it goes on from, is gone", run_id)
+                log.info("a conversation lacks its beginning: the earlier run %r no longer exists", run_id)
                 break
             run, history = found
             if run.state is not RunState.COMPLETED:

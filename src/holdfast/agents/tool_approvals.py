@@ -1,9 +1,8 @@
-"""Which calls of a tool a person must approve of before they are made.
+"""Which calls of a tool need a person's approval.
 
-A tool's ``requires_approval`` is looked at inside the tool's step, once the arguments have been checked. If a person
-is needed, the step does nothing but record that (``ApprovalRequired``, with the exact arguments, and with the agent's
-policy: who is asked, and how long). So the decision is part of the journal, and another rule or policy in tomorrow's
-code changes nothing of what was decided today.
+The tool's step evaluates ``requires_approval`` after it has validated the arguments. If a person must approve, the step
+only records that (``ApprovalRequired``, with the exact arguments and the agent's policy: whom to ask, and for how
+long). So the decision is part of the journal, and a deploy with another rule or policy does not change it.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 from pydantic_core import to_json
 
 from holdfast.agents.argument_errors import format_names
+from holdfast.agents.run_context import find_context_parameter
 from holdfast.agents.tool_parameters import RawArguments, parse_arguments
 from holdfast.authoring.approval_requests import RAISE, ApprovalNotification, ApprovalPolicy
 from holdfast.authoring.introspection import is_async, resolve_hints
@@ -24,21 +24,21 @@ from holdfast.errors import ApprovalRequired, DefinitionError, InvalidToolArgume
 from holdfast.reports.tool_calls import APPROVE_ON_TIMEOUT
 
 ApprovalRule = bool | Callable[..., bool | str | Awaitable[bool | str]]
-"""Whether a call needs an approval: always, never, or as a function of the arguments says."""
+"""Whether a call needs an approval: always, never, or as a function of the arguments decides."""
 
 DENY = "deny"
-"""What ``on_timeout`` of an agent's approvals can be, beside ``APPROVE_ON_TIMEOUT``."""
+"""The alternative to ``APPROVE_ON_TIMEOUT`` for ``on_timeout`` of an agent's approvals."""
 
 
 class ApprovalNotRequired(Exception):
-    """No approval is needed for a call, which is made by the next step.
+    """A call needs no approval, and the next step makes it.
 
-    Recorded in place of ``ApprovalRequired`` where finding that out cannot be a part of the call itself.
+    Recorded in place of ``ApprovalRequired`` if a separate step decides about the approval.
     """
 
 
 class ToolParameters(Protocol):
-    """What a tool can be called with: see ``parameters.FunctionParameters``."""
+    """The parameters of a tool: see ``tool_parameters.FunctionParameters``."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -47,19 +47,19 @@ class ToolParameters(Protocol):
 
     @property
     def has_var_keyword(self) -> bool:
-        """Whether it takes arguments of other names, too."""
+        """Whether it takes arguments with other names, too."""
         ...
 
     def build_schema(self, descriptions: Mapping[str, str], /) -> dict[str, Any]:
-        """The JSON schema that the model is shown."""
+        """The JSON schema that the model sees."""
         ...
 
     def validate(self, raw_arguments: RawArguments, reserved: str | None, /) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments to call the function with, or ``InvalidToolArguments``."""
+        """The arguments for the function. Raises ``InvalidToolArguments``."""
         ...
 
     def name_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> dict[str, Any]:
-        """Arguments that were checked, by name, with the defaults of those that were not given."""
+        """Validated arguments by name, with the defaults of missing ones."""
         ...
 
 
@@ -67,20 +67,12 @@ class ApprovalRequirement:
     """When the calls of one tool need an approval.
 
     Args:
-        rule: ``True``, or the function that tells.
+        rule: ``True``, or the function that decides.
         parameters: those of the tool.
         subject: the tool, for messages.
-        find_context: finds the parameter of a function that takes the context, if there is one.
     """
 
-    def __init__(
-        self,
-        rule: object,
-        parameters: ToolParameters,
-        subject: str,
-        find_context: Callable[[Sequence[inspect.Parameter], Mapping[str, Any], str], str | None],
-    ) -> None:
-        self.rule = rule
+    def __init__(self, rule: object, parameters: ToolParameters, subject: str) -> None:
         self.is_function = rule is not True
         self.is_async = False
         self.has_context = False
@@ -99,43 +91,43 @@ class ApprovalRequirement:
             raise DefinitionError(f"{subject}: it cannot be told what it takes; write a function around it") from None
         self._function = rule
         self.is_async = is_async(rule)
-        self.has_context = find_context(wanted, _resolve_callable_hints(rule), subject) is not None
+        self.has_context = find_context_parameter(wanted, _resolve_callable_hints(rule), subject) is not None
         if self.has_context:
             wanted = wanted[1:]
         for parameter in wanted:
             _check_parameter(parameter, parameters, subject)
-        self._has_var_keyword = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in wanted)
-        self._parameter_names = [one.name for one in wanted]
+        self._has_var_keyword = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in wanted)
+        self._parameter_names = [parameter.name for parameter in wanted]
 
     def evaluate(self, context: Any, arguments: Mapping[str, Any]) -> Any:
-        """What the function says of these arguments: see ``get_reason``; something to await if it is async."""
+        """The function's answer for these arguments: see ``get_approval_reason``. To be awaited if ``is_async``."""
         if self._function is None:
             return True
-        given = {
+        kwargs = {
             name: value for name, value in arguments.items() if self._has_var_keyword or name in self._parameter_names
         }
-        return self._function(context, **given) if self.has_context else self._function(**given)
+        return self._function(context, **kwargs) if self.has_context else self._function(**kwargs)
 
-    def get_reason(self, result: Any, tool: str) -> str | None:
-        """Why an approval is needed, which may be ``""``; ``None``: none is needed."""
-        if isinstance(result, bool):
-            return "" if result else None
-        if isinstance(result, str):
-            return result.strip()
-        if inspect.iscoroutine(result):
-            result.close()
-        # Nothing is called: a rule that says nothing is not one that says no.
-        raise UsageError(
-            f"requires_approval of tool {tool!r} returned {result!r}: it returns True or False, or, for yes, a text "
-            "that "
-            f"says why"
-        )
+
+def get_approval_reason(answer: Any, tool: str) -> str | None:
+    """The reason in a rule's answer, which may be ``""``; ``None``: no approval is needed."""
+    if isinstance(answer, bool):
+        return "" if answer else None
+    if isinstance(answer, str):
+        return answer.strip()
+    if inspect.iscoroutine(answer):
+        answer.close()
+    # The tool is not called: a rule without an answer did not say no.
+    raise UsageError(
+        f"requires_approval of tool {tool!r} returned {answer!r}: it returns True or False, or, for yes, a text that "
+        f"says why"
+    )
 
 
 def make_approval_required(
     tool: str, agent: str, arguments: str, reason: str, policy: ApprovalPolicy | None
 ) -> ApprovalRequired:
-    """A call has to wait for a person."""
+    """The failure of a call that must wait for a person."""
     why = f" ({reason})" if reason else ""
     return ApprovalRequired(
         f"tool {tool!r} was not called: a person must approve of the call first{why}",
@@ -148,7 +140,7 @@ def make_approval_required(
 
 
 def validate_approval_policy(value: object, subject: str) -> ApprovalPolicy:
-    """What an agent says of its approvals; ``DefinitionError`` if that cannot be meant."""
+    """The approval policy of an agent. Raises ``DefinitionError``."""
     if value is None:
         return ApprovalPolicy()
     if not isinstance(value, ApprovalPolicy):
@@ -164,7 +156,7 @@ def validate_approval_policy(value: object, subject: str) -> ApprovalPolicy:
 
 
 def _policy_to_record(policy: ApprovalPolicy) -> dict[str, Any]:
-    """A policy as it is recorded with a question: what it says then holds until the question is decided."""
+    """The recorded form of a policy. It applies until the approval is decided, even if a deploy changes the code."""
     return {
         "assignee": policy.assignee,
         "timeout": policy.timeout,
@@ -176,7 +168,7 @@ def _policy_to_record(policy: ApprovalPolicy) -> dict[str, Any]:
 
 
 def policy_from_record(record: Mapping[str, Any], current: ApprovalPolicy) -> ApprovalPolicy:
-    """A policy from its record. Only how people are notified is the agent's own of today: that is code."""
+    """A policy from its record. Only the function that notifies people comes from the current code."""
     return ApprovalPolicy(
         assignee=record.get("assignee", ""),
         timeout=record.get("timeout"),
@@ -187,7 +179,7 @@ def policy_from_record(record: Mapping[str, Any], current: ApprovalPolicy) -> Ap
 
 
 async def _skip_notification(notification: ApprovalNotification) -> None:
-    """In place of what the agent had when the question was asked, and has no more."""
+    """Replaces a notification function that a deploy has removed since the approval was requested."""
 
 
 def format_arguments(
@@ -197,10 +189,10 @@ def format_arguments(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> str:
-    """The JSON text of what a tool will get, as a person is shown it, and from which the approved call is made.
+    """The arguments of a call as JSON, which a person sees and the approved call uses.
 
-    With defaults, so that whoever approves sees all, and gets that even if a default changes meanwhile. If the values
-    cannot be written so that they are read back as the same, what the model has sent is shown.
+    It includes defaults, so that the person sees all arguments, and the call gets them even if a default changes in the
+    meantime. If the values do not survive a round trip, it is the JSON that the model sent.
     """
     named = parameters.name_arguments(args, kwargs)
     sent = parse_arguments(raw_arguments)

@@ -1,6 +1,6 @@
 """Executes the tool calls in a model's answer.
 
-Each call is one command, at the positions after the answer and in the order of the calls, whatever comes of it: a child
+Each call is one command, at the positions after the answer and in the order of the calls, whatever its outcome: a child
 run for a sub-agent, otherwise a step with the name of the tool. If there is no such tool, or the arguments do not fit,
 the record is a failure. A call that a person must approve first takes up to two more commands. Its step only checks the
 arguments and records that an approval is required (``ApprovalRequired``). Then comes the approval, and, if the person
@@ -45,12 +45,12 @@ _DEPS_MISSING = f"{DepsMissing.__module__}.{DepsMissing.__qualname__}"
 async def execute_calls(
     execution: Execution, catalog: ToolCatalog, calls: Sequence[ToolCallPart], policy: ApprovalPolicy
 ) -> list[ToolCallStatus]:
-    """Carry out all calls of an answer at once, in workflow code, and return how each of them ended."""
-    begun = [execution.issue(*catalog.make_command(execution, call)) for call in calls]
-    ends = [_await_outcome(execution, catalog, *one, policy) for one in zip(calls, begun, strict=True)]
-    ended = await asyncio.gather(*ends) if len(ends) > 1 else [await ends[0]]  # mostly it is one
-    _raise_deps_missing(ended)
-    return ended
+    """Execute all calls of an answer at once, in workflow code, and return their outcomes."""
+    issued = [execution.issue(*catalog.make_command(execution, call)) for call in calls]
+    waits = [_await_outcome(execution, catalog, *pair, policy) for pair in zip(calls, issued, strict=True)]
+    outcomes = await asyncio.gather(*waits) if len(waits) > 1 else [await waits[0]]  # most answers have one call
+    _raise_deps_missing(outcomes)
+    return outcomes
 
 
 async def _await_outcome(
@@ -60,7 +60,7 @@ async def _await_outcome(
     started: asyncio.Future[Outcome],
     policy: ApprovalPolicy,
 ) -> ToolCallStatus:
-    """Wait for the outcome of a call; if a person must approve, ask, and make the call if it may be made."""
+    """Wait for the outcome of a call. If a person must approve, request the approval, and then make the call."""
     outcome = await started
     record = outcome.record
     required = get_required_approval(record)
@@ -80,31 +80,32 @@ async def _await_outcome(
 async def _request_approval(
     execution: Execution, catalog: ToolCatalog, record: Record, required: ApprovalRequired, policy: ApprovalPolicy
 ) -> ApprovalDecision:
-    question = ApprovalRequest(
+    request = ApprovalRequest(
         question=required.question,
         form_schema=catalog.get_argument_schema(record.name),
         tool=required.tool,
         arguments=required.arguments.encode(),
         reason=required.reason,
     )
-    decided_then = policy_from_record(required.policy, policy)
-    timeout: Any = decided_then.timeout or 0.0
-    about = {
+    recorded_policy = policy_from_record(required.policy, policy)
+    timeout: Any = recorded_policy.timeout or 0.0
+    details = {
         "call": record.position,
         "then": required.policy.get("on_timeout", DENY),
-        "within": timeout * len(decided_then.assignees),
+        "within": timeout * len(recorded_policy.assignees),
     }
-    decided = await request_approval(execution, question, decided_then, name=approval_name_for(record), details=about)
-    return ApprovalDecision.from_record(decided.record)
+    name = approval_name_for(record)
+    outcome = await request_approval(execution, request, recorded_policy, name=name, details=details)
+    return ApprovalDecision.from_record(outcome.record)
 
 
 def _raise_deps_missing(results: Sequence[ToolCallStatus]) -> None:
-    """A call that could not be made because of how this process was set up is none of the model's business."""
+    """Fail the run for a call that was not made because this process has no deps: the model cannot correct that."""
     for called in results:
         if called.record.ok:
             continue
         payload = called.record.payload or b"null"
-        if called.record.kind is RecordKind.CHILD:  # a sub-agent that has failed for the same reason
+        if called.record.kind is RecordKind.CHILD:  # a sub-agent that failed for the same reason
             payload = (json.loads(payload).get("error") or "null").encode()
         if payload != b"null" and read_error_info(payload).type == _DEPS_MISSING:
             error = decode_error(payload, [])

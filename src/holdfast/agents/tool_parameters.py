@@ -1,8 +1,8 @@
-"""The parameters of a tool: the schema that a model is shown, and the check of what it sends.
+"""The parameters of a tool: the schema for the model, and the validation of its arguments.
 
-Both come from one pydantic model that is made of the function's signature. Its fields have names of our own and the
-parameters' names as aliases, because a parameter may be named like anything (``schema``, ``model_config``,
-``_id``), and pydantic's fields may not.
+Both come from one pydantic model that is made from the function's signature. Its fields have generated names, and the
+parameters' names as aliases, because a parameter may have any name (``schema``, ``model_config``, ``_id``), and a field
+of pydantic may not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.agents.argument_errors import describe_unknown_parameter, format_a
 from holdfast.errors import DefinitionError, InvalidToolArguments
 
 RawArguments = str | dict[str, Any] | None
-"""Arguments as a model sends them: JSON text, or what a provider has made of it."""
+"""The arguments that a model sends: JSON text, or data that a provider has parsed."""
 
 _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
 _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
@@ -35,24 +35,24 @@ _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 _EMPTY = inspect.Parameter.empty
 
 _NO_SCHEMA_ERRORS = (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema)
-"""A type that no model can send, and no JSON schema can describe."""
+"""The type has no JSON schema, so no model can send it."""
 
 
 class FunctionParameters:
-    """What a model may pass to a tool."""
+    """The parameters of a tool that is a Python function."""
 
     def __init__(self, tool: str, subject: str, parameters: list[inspect.Parameter], hints: Mapping[str, Any]) -> None:
         self._tool = tool
         self._subject = subject
-        self._parameters = {f"p{index}": one for index, one in enumerate(parameters) if one.kind is not _VAR_KEYWORD}
-        self._hints = {one.name: hints.get(one.name, Any) for one in parameters}
-        self._var_keyword = next((one.name for one in parameters if one.kind is _VAR_KEYWORD), None)
-        for one in parameters:
-            self._check_parameter(one)
-        self.names = tuple(one.name for one in self._parameters.values())
+        self._parameters = {f"p{index}": item for index, item in enumerate(parameters) if item.kind is not _VAR_KEYWORD}
+        self._hints = {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}
+        self._var_keyword = next((item.name for item in parameters if item.kind is _VAR_KEYWORD), None)
+        for parameter in parameters:
+            self._check_parameter(parameter)
+        self.names = tuple(parameter.name for parameter in self._parameters.values())
         self._model = self._build_model()
         self._schema: dict[str, Any] | None = None
-        if self._model.__pydantic_complete__:  # else it names a class that is not there yet
+        if self._model.__pydantic_complete__:  # otherwise it names a class that is not defined yet
             self._schema = self._build_type_schema()
 
     def _check_parameter(self, parameter: inspect.Parameter) -> None:
@@ -62,7 +62,7 @@ class FunctionParameters:
                 f"{self._subject} takes *{name}, and a model passes arguments by name: take a list, "
                 f"`{name}: list[...]`, instead"
             )
-        # There are two of them: that of `typing`, and that of `typing_extensions` for older Pythons.
+        # By name, because `typing` and `typing_extensions` each have one.
         if parameter.kind is _VAR_KEYWORD and getattr(get_origin(hint), "_name", "") == "Unpack":
             raise DefinitionError(
                 f"{self._subject} takes **{name} of an unpacked TypedDict: write its keys as parameters, or take it as "
@@ -76,27 +76,26 @@ class FunctionParameters:
 
     def _build_model(self) -> type[BaseModel]:
         fields: dict[str, Any] = {
-            key: (self._hints[one.name], _make_field(one.name, one.default)) for key, one in self._parameters.items()
+            key: (self._hints[parameter.name], _make_field(parameter.name, parameter.default))
+            for key, parameter in self._parameters.items()
         }
         config = ConfigDict(extra="forbid" if self._var_keyword is None else "allow", protected_namespaces=())
         try:
             if self._var_keyword is None:
                 return create_model(self._tool, __config__=config, __module__=__name__, **fields)
-            others = {"__pydantic_extra__": dict[str, self._hints[self._var_keyword]]}
-            base = type(self._tool, (BaseModel,), {"__annotations__": others, "__module__": __name__})
+            extra = {"__pydantic_extra__": dict[str, self._hints[self._var_keyword]]}
+            base = type(self._tool, (BaseModel,), {"__annotations__": extra, "__module__": __name__})
             base.model_config = config
             return create_model(self._tool, __base__=base, __module__=__name__, **fields)
         except PydanticUserError as error:
             raise self._make_schema_error(error) from error
 
     def build_schema(self, descriptions: Mapping[str, str]) -> dict[str, Any]:
-        """The JSON schema of the arguments, with what a docstring says of them; what a ``Field`` says wins."""
+        """The JSON schema of the arguments, with descriptions from the docstring unless a ``Field`` has its own."""
         schema = self._schema = self._schema or self._build_type_schema()
         properties: dict[str, Any] = {
-            name: one
-            if "description" in one or name not in descriptions
-            else {**one, "description": descriptions[name]}
-            for name, one in schema["properties"].items()
+            name: {**item, "description": item.get("description", descriptions[name])} if name in descriptions else item
+            for name, item in schema["properties"].items()
         }
         return {**schema, "properties": properties}
 
@@ -108,7 +107,7 @@ class FunctionParameters:
         return {"properties": {}, **schema}
 
     def _make_schema_error(self, error: Exception) -> DefinitionError:
-        """Says which parameter it is that no model can send."""
+        """The error that names the parameter without a JSON schema."""
         for name, hint in self._hints.items():
             try:
                 TypeAdapter(hint).json_schema()
@@ -123,53 +122,53 @@ class FunctionParameters:
         return DefinitionError(f"{self._subject}: its parameters have no JSON schema: {error}")
 
     def validate(self, raw_arguments: RawArguments, reserved: str | None) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments to call the function with, or ``InvalidToolArguments``, which says what is wrong with them.
+        """The arguments for the function. Raises ``InvalidToolArguments``, which says what is wrong with them.
 
-        ``reserved`` is a parameter that is not the model's.
+        ``reserved`` is a parameter that the model may not set.
         """
         text = _to_json_bytes(raw_arguments)
         try:
             values = self._model.__pydantic_validator__.validate_json(text)
         except ValidationError as error:
-            faults, more = list_argument_errors(error, _parse_json(text), self.names)
+            problems, more_count = list_argument_errors(error, _parse_json(text), self.names)
         else:
-            others = cast("dict[str, Any]", values.__pydantic_extra__ or {})
-            if reserved is None or reserved not in others:
-                return self._split_arguments(values, others)
-            faults, more = [f"{reserved} {describe_unknown_parameter(reserved, self.names)}"], 0
-        raise InvalidToolArguments(format_argument_errors(self._tool, faults, self.names, more))
+            extra = cast("dict[str, Any]", values.__pydantic_extra__ or {})
+            if reserved is None or reserved not in extra:
+                return self._split_arguments(values, extra)
+            problems, more_count = [f"{reserved} {describe_unknown_parameter(reserved, self.names)}"], 0
+        raise InvalidToolArguments(format_argument_errors(self._tool, problems, self.names, more_count))
 
     @property
     def has_var_keyword(self) -> bool:
-        """Whether it takes arguments of other names, too."""
+        """Whether it takes arguments with other names, too."""
         return self._var_keyword is not None
 
     def name_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments that were checked, by name, with the defaults of those that were not given."""
-        by_place = iter(args)
-        found: dict[str, Any] = {}
+        """Validated arguments by name, with the defaults of missing ones."""
+        positional = iter(args)
+        named: dict[str, Any] = {}
         for parameter in self._parameters.values():
             if parameter.kind is _POSITIONAL_ONLY:
-                found[parameter.name] = next(by_place)
+                named[parameter.name] = next(positional)
             elif parameter.name in kwargs or parameter.default is not _EMPTY:
-                found[parameter.name] = kwargs.get(parameter.name, parameter.default)
-        return {**found, **kwargs}
+                named[parameter.name] = kwargs.get(parameter.name, parameter.default)
+        return {**named, **kwargs}
 
     def _split_arguments(self, values: BaseModel, extra: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         args: list[Any] = []
         kwargs: dict[str, Any] = dict(extra)
-        given, found = values.__pydantic_fields_set__, values.__dict__
+        set_keys, value_by_key = values.__pydantic_fields_set__, values.__dict__
         for key, parameter in self._parameters.items():
             if parameter.kind is _POSITIONAL_ONLY:
-                is_default = key not in given and parameter.default is not _EMPTY
-                args.append(parameter.default if is_default else found[key])
-            elif key in given or parameter.default is _EMPTY:
-                kwargs[parameter.name] = found[key]
+                is_default = key not in set_keys and parameter.default is not _EMPTY
+                args.append(parameter.default if is_default else value_by_key[key])
+            elif key in set_keys or parameter.default is _EMPTY:
+                kwargs[parameter.name] = value_by_key[key]
         return args, kwargs
 
 
 def parse_arguments(raw_arguments: RawArguments) -> dict[str, Any]:
-    """The arguments as they came, by name, for a preview; whatever is wrong with them."""
+    """The raw arguments by name, for a preview, even if they are invalid."""
     if isinstance(raw_arguments, dict):
         return raw_arguments
     parsed = _parse_json(_to_json_bytes(raw_arguments))
@@ -188,8 +187,8 @@ def _to_json_bytes(raw_arguments: RawArguments) -> bytes:
     if raw_arguments is None:
         return b"{}"
     if isinstance(raw_arguments, str):
-        # For a tool without parameters, some providers send nothing at all. Half of a surrogate pair is let through
-        # to the parser, which can say where it is.
+        # For a tool without parameters, some providers send nothing at all. The parser gets half of a surrogate pair as
+        # it is, and can say where it is.
         return b"{}" if raw_arguments.strip() in ("", "null") else raw_arguments.encode("utf-8", "surrogatepass")
     try:
         return to_json(raw_arguments)
@@ -205,10 +204,10 @@ def _parse_json(text: bytes) -> Any:
 
 
 class _SchemaGenerator(GenerateJsonSchema):
-    """Does not warn of a default that JSON cannot show: the schema is right without it."""
+    """Does not warn of a default that JSON cannot represent: the schema is valid without it."""
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
-        """Nobody is told."""
+        """Ignore it."""
 
 
 _SCHEMA_MAP_KEYS = ("properties", "$defs", "patternProperties", "dependentSchemas")
@@ -216,17 +215,17 @@ _DATA_KEYS = ("default", "const", "enum", "examples", "required")
 
 
 def _remove_titles(schema: Any) -> Any:
-    """A schema without the titles that pydantic makes of names: each costs tokens, and says nothing new."""
+    """A schema without the titles that pydantic makes from names: each costs tokens, and adds nothing."""
     if isinstance(schema, list):
-        return [_remove_titles(one) for one in cast("list[Any]", schema)]
+        return [_remove_titles(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    kept: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", schema).items():
         if key in _SCHEMA_MAP_KEYS:
-            kept[key] = {name: _remove_titles(one) for name, one in value.items()}
+            result[key] = {name: _remove_titles(item) for name, item in value.items()}
         elif key in _DATA_KEYS:
-            kept[key] = value
+            result[key] = value
         elif key != "title":
-            kept[key] = _remove_titles(value)
-    return kept
+            result[key] = _remove_titles(value)
+    return result

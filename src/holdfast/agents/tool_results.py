@@ -1,9 +1,9 @@
-"""Files in the results of tools: how they are recorded, and how a model is shown them.
+"""Files in the results of tools: their recorded form, and the form that a model gets.
 
-A tool may return images, audio and documents of the model library, alone, in lists and in dicts, or its ``ToolReturn``.
-``ToolOutputCodec`` records them (see ``reports.tool_results``), and the conversation that is made from the journal has
-them again as what the model library sends. An MCP server's image is plain data, ``{"$image": "image/png", "base64":
-...}``, and is shown as an image as well.
+A tool may return images, audio, and documents of the model library, alone, in lists, and in dicts, or its
+``ToolReturn``. ``ToolOutputCodec`` records them (see ``reports.tool_results``), and the conversation that is made from
+the journal has them as objects of the model library again. An image of an MCP server is plain data,
+``{"$image": "image/png", "base64": ...}``, and the model gets it as an image, too.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import UserContent
 
 SUPPORTED_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What every provider takes."""
+"""Types that every provider accepts."""
 
 _IMAGE_KEY = "$image"
 
 
 def make_image(media_type: str, data: str) -> dict[str, str]:
-    """An image in a result, as it is recorded; ``data`` is base64."""
+    """The recorded form of an image in a result; ``data`` is base64."""
     return {_IMAGE_KEY: media_type, "base64": data}
 
 
 class ToolOutputCodec(ValueCodec):
-    """Records what a tool returns: files and ``ToolReturn`` in their own form, all else by the declared type."""
+    """Records a tool's result: files and ``ToolReturn`` in their own form, everything else by the declared type."""
 
     __slots__ = ("_declared_codec",)
 
@@ -45,7 +45,7 @@ class ToolOutputCodec(ValueCodec):
         self._declared_codec = declared_codec
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
-        """The bytes to record, and the value as it will be read from them."""
+        """The bytes to record, and the value decoded from them."""
         if _has_files(value):
             data = _encode_with_files(value, subject)
             return data, self.decode(data, subject)
@@ -55,7 +55,7 @@ class ToolOutputCodec(ValueCodec):
         return data, read
 
     def decode(self, data: bytes, subject: str) -> object:
-        """The value in the bytes."""
+        """The recorded value."""
         if not has_files(data):
             return self._declared_codec.decode(data, subject)
         result = _decode_with_files(data)
@@ -67,36 +67,36 @@ class ToolOutputCodec(ValueCodec):
 
 
 class ToolResult(NamedTuple):
-    """What a model is shown of a tool's result."""
+    """A tool's result in the form that a model gets."""
 
     value: Any
     """The result, with files in it."""
     content: str | list[UserContent] | None = None
-    """What it is shown beside the result, as if the user had sent it."""
+    """Further content for the model, as if the user had sent it."""
     metadata: Any = None
-    """For the application, and not for the model."""
+    """For the application, not for the model."""
     is_tool_return: bool = False
-    """The tool has separated these from each other."""
+    """The tool returned a ``ToolReturn``."""
 
 
 def decode_tool_result(payload: bytes) -> ToolResult:
-    """A recorded result as a model is shown it."""
+    """A recorded result in the form that a model gets."""
     return _decode_with_files(payload) if has_files(payload) else ToolResult(restore_images(decode_plain(payload)))
 
 
 def _encode_with_files(value: Any, subject: str) -> bytes:
     from pydantic_ai.messages import ToolReturn
 
-    more: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     if isinstance(value, ToolReturn):
-        given = cast("ToolReturn[Any]", value)
-        content = given.content
+        tool_return = cast("ToolReturn[Any]", value)
+        content = tool_return.content
         if content is not None:
-            more["content"] = content if isinstance(content, str) else dump_content(content)
-        more |= {"metadata": given.metadata, "separate": True}
-        value = given.return_value
+            extra["content"] = content if isinstance(content, str) else dump_content(content)
+        extra |= {"metadata": tool_return.metadata, "separate": True}
+        value = tool_return.return_value
     try:
-        return TOOL_RESULT_PREFIX + to_json({"value": _files_to_json(value), **more})[1:]
+        return TOOL_RESULT_PREFIX + to_json({"value": _files_to_json(value), **extra})[1:]
     except (PydanticSerializationError, ValueError, TypeError) as error:
         raise UnrecordableValue(
             f"{capitalize_first(subject)} has files in it, and cannot be recorded: {error}."
@@ -104,48 +104,48 @@ def _encode_with_files(value: Any, subject: str) -> bytes:
 
 
 def _files_to_json(value: Any) -> Any:
-    """As plain data, with each file in its own form."""
+    """The value as plain data, with each file in its own form."""
     from pydantic_ai.messages import is_multi_modal_content
 
     if is_multi_modal_content(value):
         return {FILE_KEY: dump_content([value])[0]}
     if isinstance(value, list | tuple):
-        return [_files_to_json(one) for one in cast("list[Any]", value)]
+        return [_files_to_json(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {str(name): _files_to_json(one) for name, one in cast("dict[Any, Any]", value).items()}
+        return {str(name): _files_to_json(item) for name, item in cast("dict[Any, Any]", value).items()}
     return value if isinstance(value, str) else to_jsonable_python(value)
 
 
 def _decode_with_files(payload: bytes) -> ToolResult:
-    told: dict[str, Any] = from_json(payload)
-    content = told.get("content")
+    recorded: dict[str, Any] = from_json(payload)
+    content = recorded.get("content")
     return ToolResult(
-        _files_from_json(told["value"]),
+        _files_from_json(recorded["value"]),
         content if content is None or isinstance(content, str) else load_content(content),
-        told.get("metadata"),
-        bool(told.get("separate")),
+        recorded.get("metadata"),
+        bool(recorded.get("separate")),
     )
 
 
 def _files_from_json(value: Any) -> Any:
     if isinstance(value, list):
-        return [_files_from_json(one) for one in cast("list[Any]", value)]
+        return [_files_from_json(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         if fields.keys() == {FILE_KEY}:
             return load_content([fields[FILE_KEY]])[0]
-        return {name: _files_from_json(one) for name, one in fields.items()}
+        return {name: _files_from_json(item) for name, item in fields.items()}
     return value
 
 
 def _has_files(value: Any) -> bool:
-    """Whether this is a ``ToolReturn``, or a file, or has files in it."""
+    """Whether this is a ``ToolReturn`` or a file, or contains files."""
     if "pydantic_ai.messages" not in sys.modules:
-        return False  # nobody can have made one
+        return False  # without the library, there are none
     from pydantic_ai.messages import ToolReturn, is_multi_modal_content
 
     seen: set[int] = set()
-    """Containers: one that contains itself is refused by the codec of the declared type."""
+    """Containers that were searched. The codec of the declared type refuses one that contains itself."""
 
     def search(part: Any) -> bool:
         if isinstance(part, dict | list | tuple):
@@ -160,19 +160,18 @@ def _has_files(value: Any) -> bool:
 
 
 def restore_images(result: Any) -> Any:
-    """A recorded result as a model is shown it: the images in it are images."""
+    """A recorded result with recorded images as images of the model library."""
     if isinstance(result, list):
-        found = cast("list[Any]", result)
-        return [_restore_image(one) for one in found] if any(map(_is_image, found)) else found
+        return [_restore_image(item) for item in cast("list[Any]", result)]
     return _restore_image(result)
 
 
 def get_parts_with_images(content: Any) -> list[Any] | None:
-    """What a model is shown, as a list, if there are images in it."""
+    """The content as a list, if there are images in it."""
     from pydantic_ai.messages import BinaryContent
 
-    pieces = cast("list[Any]", content) if isinstance(content, list) else [content]
-    return pieces if any(isinstance(piece, BinaryContent) for piece in pieces) else None
+    parts = cast("list[Any]", content) if isinstance(content, list) else [content]
+    return parts if any(isinstance(part, BinaryContent) for part in parts) else None
 
 
 def _restore_image(value: Any) -> Any:

@@ -1,13 +1,13 @@
 """``@tool``: a step that a model may call.
 
-The model sees a schema made from the type hints and the docstring (``tool_parameters``, ``docstrings``). What it sends
-is checked against the hints before the function is called, inside the step. So a refusal is recorded like any other
-failure, and the model gets it as the result of its call (``argument_errors``, ``observations``). A ``Tool`` is a
-``Step``: workflow code may call it as well. A first parameter that is annotated as ``RunContext`` is not the model's:
-it describes the run, and contains the ``deps``.
+The model sees a schema made from the type hints and the docstring (``tool_parameters``, ``docstrings``). The step
+checks the model's arguments against the hints before it calls the function. So a refusal is recorded like any other
+failure, and the model gets it as the result of its call (``argument_errors``, ``reports.observations``). A ``Tool`` is
+a ``Step``: workflow code may call it as well. A first parameter that is annotated as ``RunContext`` does not come from
+the model: it describes the run, and contains the ``deps``.
 
 A tool that needs an approval (``tool_approvals``) has two kinds of calls. The model's call finds out whether a person
-is needed, and if so, ends with that. The approved call is made with the approved arguments, and asks nobody.
+must approve, and if so, ends with that. The approved call uses the approved arguments, and needs no approval.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
+from typing_extensions import ParamSpec, TypeVar
+
 from holdfast.admission.durations import Duration
 from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.argument_errors import format_names
@@ -34,6 +36,7 @@ from holdfast.agents.tool_approvals import (
     ApprovalRule,
     ToolParameters,
     format_arguments,
+    get_approval_reason,
     make_approval_required,
 )
 from holdfast.agents.tool_parameters import FunctionParameters, RawArguments, parse_arguments
@@ -60,33 +63,28 @@ from holdfast.reports.recorded_reply import ANSWER_TOOL
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
     from pydantic_ai.tools import ToolDefinition
-    from typing_extensions import ParamSpec, TypeVar
 
-    # A bare `Tool` means any tool.
-    P = ParamSpec("P", default=...)
-    R = TypeVar("R", default=Any)
-else:
-    from typing import ParamSpec, TypeVar
-
-    P = ParamSpec("P")
-    R = TypeVar("R")
+# A bare `Tool` means any tool.
+P = ParamSpec("P", default=...)
+R = TypeVar("R", default=Any)
 
 _NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What every provider accepts."""
+"""Names that every provider accepts."""
 
 
 class _ModelToolCall(NamedTuple):
-    """A call of a tool for a model."""
+    """A model's call of a tool."""
 
     raw_arguments: RawArguments
-    """The arguments."""
     agent: str
     call_id: str
     deps_type: Any
-    requirement: ApprovalRequirement | None
-    """What tells whether a person must approve; ``None``: nobody is asked."""
+    requirement: ApprovalRequirement | None = None
+    """Decides whether a person must approve; ``None``: no."""
     policy: ApprovalPolicy | None = None
-    """Who is asked then, and how long."""
+    """The people to ask, and for how long."""
+    is_check: bool = False
+    """The step only decides about the approval. Another step makes the call."""
 
 
 class Tool(Step[P, R]):
@@ -111,11 +109,11 @@ class Tool(Step[P, R]):
 
     @property
     def can_require_approval(self) -> bool:
-        """Whether a person is asked before it is called for a model; at least for some arguments."""
+        """Whether a person must approve calls of a model, at least for some arguments."""
         return self._requirement is not None
 
     def with_approval(self, requires_approval: ApprovalRule = True) -> Tool[P, R]:
-        """The same tool, for calls that need an approval: see ``@tool``."""
+        """The same tool with another approval rule: see ``@tool``."""
         other = copy.copy(self)
         other._requirement = other._make_requirement(requires_approval)
         return other
@@ -123,24 +121,25 @@ class Tool(Step[P, R]):
     def _make_requirement(self, requires_approval: ApprovalRule) -> ApprovalRequirement | None:
         if requires_approval is False:
             return None
-        return ApprovalRequirement(requires_approval, self._parameters, f"tool {self.name!r}", find_context_parameter)
+        return ApprovalRequirement(requires_approval, self._parameters, f"tool {self.name!r}")
 
     @cached_property
     def description(self) -> str:
-        """What the model is told of it: what was given, or the docstring without its parameters."""
+        """The description that the model sees: the explicit one, or the docstring without its parameters."""
         return self._parsed_docstring.text if self._explicit_description is None else self._explicit_description
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of its arguments, as the model is shown it."""
+        """The JSON schema of its arguments that the model sees."""
         return self._parameters.build_schema(self._parsed_docstring.parameters)
 
     @cached_property
     def _parsed_docstring(self) -> ParsedDocstring:
         return parse_docstring(self.definition.function.__doc__)
 
-    def make_tool_definition(self) -> ToolDefinition:
-        """As the model library wants it."""
+    @cached_property
+    def tool_definition(self) -> ToolDefinition:
+        """Its definition for the model library."""
         from pydantic_ai.tools import ToolDefinition
 
         return ToolDefinition(name=self.name, parameters_json_schema=self.schema, description=self.description or None)
@@ -148,96 +147,75 @@ class Tool(Step[P, R]):
     def make_call(
         self, part: ToolCallPart, agent: str, deps_type: Any, policy: ApprovalPolicy | None = None
     ) -> StepCall:
-        """The call that a model has asked for, as a step: it checks the arguments when it runs.
+        """A model's call as a step, which checks the arguments when it runs.
 
-        A tool that takes a context is handed the deps of the process that carries the call out. The step raises
-        ``InvalidToolArguments`` for arguments that do not fit, and ``ApprovalRequired`` if a person has to be asked.
+        A tool that takes a context gets the deps of the process that executes the step. The step raises
+        ``InvalidToolArguments`` for arguments that do not fit, and ``ApprovalRequired`` if a person must approve.
         """
-        for_model = _ModelToolCall(part.args, agent, part.tool_call_id, deps_type, self._requirement, policy)
-        need = self._requirement
-        if need is None or not self._is_separate_step(need):
-            return self._make_step_call(self.definition, for_model)
-        # Nothing is done to the world before somebody has approved, so this step may run again.
-        is_async = need.is_async or not need.is_function
+        requirement = self._requirement
+        call = _ModelToolCall(part.args, agent, part.tool_call_id, deps_type, requirement, policy)
+        if requirement is None or not self._is_separate_step(requirement):
+            return self._make_step_call(self.definition, call)
+        # Nothing happens before a person has approved, so this step may run again.
+        is_async = requirement.is_async or not requirement.is_function
         step = replace(self.definition, is_async=is_async, effect=Effect.READ)
-        return self._make_step_call(step, for_model, self._check_approval if is_async else self._check_approval_sync)
+        return self._make_step_call(step, call._replace(is_check=True))
 
     def make_approved_call(self, part: ToolCallPart, agent: str, deps_type: Any, arguments: RawArguments) -> StepCall:
-        """The call once nobody has to be asked any more, with these arguments, which are checked all the same."""
-        return self._make_step_call(
-            self.definition, _ModelToolCall(arguments, agent, part.tool_call_id, deps_type, None)
-        )
+        """The call with these arguments, which needs no approval anymore. The step still checks the arguments."""
+        return self._make_step_call(self.definition, _ModelToolCall(arguments, agent, part.tool_call_id, deps_type))
 
     def _is_separate_step(self, requirement: ApprovalRequirement) -> bool:
-        """Whether finding out if a person is needed is a step of its own.
+        """Whether a step of its own decides if a person must approve.
 
-        It is where every call needs one. It is for a ``once`` tool, whose step must not begin before: if its process
-        died, nobody could tell whether the tool was called. And it is where the two run in different places.
+        This is so if every call needs an approval. It is so for a ``once`` tool: its step must not begin earlier,
+        because after a crash nothing would show whether the tool was called. And it is so if only one of the two is
+        async, because they run in different threads.
         """
         step = self.definition
         return not requirement.is_function or step.effect is Effect.ONCE or (requirement.is_async and not step.is_async)
 
-    def _make_step_call(
-        self, step: StepDefinition, call: _ModelToolCall, function: Callable[..., Any] | None = None
-    ) -> StepCall:
-        if function is None:
-            function = self._execute if step.is_async else self._execute_sync
-        # What is called with these names does not take them: they are there to be shown.
+    def _make_step_call(self, step: StepDefinition, call: _ModelToolCall) -> StepCall:
+        function = self._execute if step.is_async else self._execute_sync
+        # The function ignores these keyword arguments: they are for display.
         shown = parse_arguments(call.raw_arguments)
         return StepCall(replace(step, function=partial(function, call), parameters=()), (), shown)
 
     async def _execute(self, call: _ModelToolCall, /, **_shown: object) -> Any:
         args, kwargs = self._parameters.validate(call.raw_arguments, self._context_parameter)
-        if call.requirement is not None and (reason := await self._get_approval_reason(call, args, kwargs)) is not None:
-            raise self._make_approval_required(call, args, kwargs, reason)
+        requirement = call.requirement
+        if requirement is not None:
+            deps = await get_deps_async(call.agent, call.deps_type) if requirement.has_context else None
+            answer = self._evaluate(requirement, call, deps, args, kwargs)
+            self._check_approval(call, args, kwargs, await answer if requirement.is_async else answer)
         if self.has_context:
             args.insert(0, self._make_context(await get_deps_async(call.agent, call.deps_type), call))
         return await self.definition.function(*args, **kwargs)
 
     def _execute_sync(self, call: _ModelToolCall, /, **_shown: object) -> Any:
         args, kwargs = self._parameters.validate(call.raw_arguments, self._context_parameter)
-        if call.requirement is not None and (reason := self._get_approval_reason_sync(call, args, kwargs)) is not None:
-            raise self._make_approval_required(call, args, kwargs, reason)
+        requirement = call.requirement
+        if requirement is not None:
+            deps = get_deps(call.agent, call.deps_type) if requirement.has_context else None
+            self._check_approval(call, args, kwargs, self._evaluate(requirement, call, deps, args, kwargs))
         if self.has_context:
             args.insert(0, self._make_context(get_deps(call.agent, call.deps_type), call))
         return self.definition.function(*args, **kwargs)
 
-    # Whether a person must approve
+    def _evaluate(
+        self, requirement: ApprovalRequirement, call: _ModelToolCall, deps: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        context = self._make_context(deps, call) if requirement.has_context else None
+        return requirement.evaluate(context, self._parameters.name_arguments(args, kwargs))
 
-    async def _check_approval(self, call: _ModelToolCall, /, **_shown: object) -> None:
-        args, kwargs = self._parameters.validate(call.raw_arguments, self._context_parameter)
-        raise self._make_decision(call, args, kwargs, await self._get_approval_reason(call, args, kwargs))
-
-    def _check_approval_sync(self, call: _ModelToolCall, /, **_shown: object) -> None:
-        args, kwargs = self._parameters.validate(call.raw_arguments, self._context_parameter)
-        raise self._make_decision(call, args, kwargs, self._get_approval_reason_sync(call, args, kwargs))
-
-    def _make_decision(
-        self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any], reason: str | None
-    ) -> Exception:
-        if reason is None:
-            return ApprovalNotRequired(f"no approval is needed for this call of tool {self.name!r}: it is made next")
-        return self._make_approval_required(call, args, kwargs, reason)
-
-    async def _get_approval_reason(self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any]) -> str | None:
-        """Why an approval is needed; ``None``: none is."""
-        need, context = cast("ApprovalRequirement", call.requirement), None
-        if need.has_context:
-            context = self._make_context(await get_deps_async(call.agent, call.deps_type), call)
-        said = need.evaluate(context, self._parameters.name_arguments(args, kwargs))
-        return need.get_reason(await said if need.is_async else said, self.name)
-
-    def _get_approval_reason_sync(self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any]) -> str | None:
-        need, context = cast("ApprovalRequirement", call.requirement), None
-        if need.has_context:
-            context = self._make_context(get_deps(call.agent, call.deps_type), call)
-        return need.get_reason(need.evaluate(context, self._parameters.name_arguments(args, kwargs)), self.name)
-
-    def _make_approval_required(
-        self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any], reason: str
-    ) -> ApprovalRequired:
-        shown = format_arguments(self._parameters, self._context_parameter, call.raw_arguments, args, kwargs)
-        return make_approval_required(self.name, call.agent, shown, reason, call.policy)
+    def _check_approval(self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any], answer: Any) -> None:
+        """Raise ``ApprovalRequired`` if the rule's answer says so. A step that only checks raises in any case."""
+        reason = get_approval_reason(answer, self.name)
+        if reason is not None:
+            shown = format_arguments(self._parameters, self._context_parameter, call.raw_arguments, args, kwargs)
+            raise make_approval_required(self.name, call.agent, shown, reason, call.policy)
+        if call.is_check:
+            raise ApprovalNotRequired(f"no approval is needed for this call of tool {self.name!r}: it is made next")
 
     def _make_context(self, deps: Any, call: _ModelToolCall) -> RunContext[Any]:
         return make_run_context(deps, call.agent, self.name, call.call_id)
@@ -264,7 +242,7 @@ _KEYWORD_HINTS = {
     "timeout_seconds": "write timeout=, in seconds",
     "once": "write effect='once'",
 }
-"""By what other frameworks call an argument, what to write here."""
+"""By the names that other frameworks use for an argument."""
 
 
 @overload
@@ -305,28 +283,28 @@ def tool(
 ) -> Any:
     """Make a function a tool: a model may call it, and each call is a recorded step.
 
-    What the model is shown comes from the type hints and the docstring; ``Annotated[..., Field(description=...)]`` says
-    more of a parameter. Raise ``ModelRetry`` to tell the model what to do otherwise; whatever else is raised, once the
-    retries are used up, the model is told, too.
+    The model sees a schema made from the type hints and the docstring; ``Annotated[..., Field(description=...)]``
+    describes a parameter in more detail. Raise ``ModelRetry`` to tell the model what to do differently. The model also
+    sees every other exception, once the retries are used up.
 
     Args:
         function: an async function, or a plain one (which runs in a thread).
-        name: what the model and the journal call it; the function's name unless given.
-        description: what the model is told of it; the docstring unless given.
-        retries: how many more attempts after a failed one, before the model hears of it.
+        name: its name for the model and in the journal. Default: the function's name.
+        description: its description for the model. Default: the docstring.
+        retries: how many more attempts after a failed one, before the model sees the error.
         backoff: seconds before the first retry; each further wait is twice as long, with jitter.
         max_backoff: the longest wait between two attempts.
-        retry_on: retry only these exceptions, or those for which this function returns true; by default every one.
-        give_up_on: never retry these. Refused arguments and ``ModelRetry`` never are.
+        retry_on: retry only these exceptions, or those for which this function returns true. Default: all.
+        give_up_on: never retry these. Refused arguments and ``ModelRetry`` are never retried.
         retry: a ``RetryPolicy``, in place of the five options above: see ``@step``.
-        timeout: seconds that one attempt may take. The thread of a plain function cannot be stopped: it runs on, and
-            its outcome is dropped.
+        timeout: seconds that one attempt may take. The thread of a plain function cannot be stopped: it keeps running,
+            and its outcome is dropped.
         effect: ``read`` (may run again), ``idempotent`` (may run again, with ``ctx.idempotency_key`` to make that
-            harmless) or ``once`` (never again: if its process dies, the model is told that it may have happened).
-        requires_approval: whether a person must approve of a call before it is made: ``True``, or a function that
-            tells. That one is called with the tool's arguments, those that it has parameters for, once they have been
-            checked (and with the ``RunContext`` first, if it takes one). It returns ``True`` or ``False``, or, for yes,
-            a text that says why. It holds for calls by models: workflow code calls the tool as it does any step.
+            harmless), or ``once`` (never again: if its process dies, the model learns that it may have happened).
+        requires_approval: whether a person must approve a model's call before it is made: ``True``, or a function that
+            decides. The function gets those validated arguments of the tool that it has parameters for (and the
+            ``RunContext`` first, if it takes one). It returns ``True`` or ``False``, or, for yes, a text with the
+            reason. Calls from workflow code need no approval.
     """
 
     def decorate(function: Callable[..., Any]) -> Tool:
@@ -340,9 +318,9 @@ def tool(
         hints = resolve_hints(function)
         parameters = list(inspect.signature(function).parameters.values())
         context = find_context_parameter(parameters, hints, where)
-        asked = FunctionParameters(made.name, where, parameters[1:] if context else parameters, hints)
-        described = None if description is None else description.strip()
-        return Tool(made, described, asked, context, requires_approval)
+        from_model = FunctionParameters(made.name, where, parameters[1:] if context else parameters, hints)
+        stripped = None if description is None else description.strip()
+        return Tool(made, stripped, from_model, context, requires_approval)
 
     return decorate if function is None else decorate(function)
 
@@ -360,7 +338,7 @@ class _ToolDecorator:
 
 
 def to_tool(value: object, subject: str) -> Tool:
-    """A tool as it is given to an agent: a ``Tool``, or a plain function that becomes one. ``DefinitionError`` else."""
+    """The tool for an item of ``tools=``: a ``Tool``, or a plain function. Raises ``DefinitionError`` for others."""
     if isinstance(value, Tool):
         return cast("Tool", value)
     if isinstance(value, Step):
@@ -376,33 +354,30 @@ def to_tool(value: object, subject: str) -> Tool:
 
 
 def make_unknown_tool_call(name: str, known: list[str]) -> StepCall:
-    """The call of a tool that the agent does not have: a step that fails, and says which there are."""
-    return _make_failing_call(name, partial(_make_unknown_tool_error, name, known))
+    """A call of a tool that the agent does not have: a step that fails with the names of its tools."""
+    if not known:
+        message = f"There is no tool {truncate(name, 64)!r}: you have no tools. Answer without."
+    else:
+        nearest = get_close_matches(name[:64], known, n=3)
+        tools = format_names([*nearest, *(tool for tool in known if tool not in nearest)])
+        message = f"There is no tool {truncate(name, 64)!r}. The tools that you have are: {tools}."
+    return _make_failing_call(name, UnknownTool(message))
 
 
 def make_rejected_call(name: str, message: str) -> StepCall:
-    """A call that cannot be carried out because of its arguments: a step that fails, and says why."""
-    return _make_failing_call(name, partial(InvalidToolArguments, message))
+    """A call with arguments that do not fit: a step that fails with this message."""
+    return _make_failing_call(name, InvalidToolArguments(message))
 
 
-def _make_failing_call(name: str, make_error: Callable[[], Exception]) -> StepCall:
-    async def refuse() -> None:
-        raise make_error()
+def _make_failing_call(name: str, error: Exception) -> StepCall:
+    async def fail() -> None:
+        raise error
 
-    definition = StepDefinition(name, refuse, is_async=True, output_codec=codec_for(None), parameters=(), namespace={})
-    return StepCall(definition, (), {})
-
-
-def _make_unknown_tool_error(name: str, known: Sequence[str]) -> UnknownTool:
-    if not known:
-        return UnknownTool(f"There is no tool {truncate(name, 64)!r}: you have no tools. Answer without.")
-    nearest = get_close_matches(name[:64], known, n=3)
-    tools = format_names([*nearest, *(one for one in known if one not in nearest)])
-    return UnknownTool(f"There is no tool {truncate(name, 64)!r}. The tools that you have are: {tools}.")
+    return StepCall(StepDefinition(name, fail, True, codec_for(None), (), {}), (), {})
 
 
 def check_name(name: str, subject: str, hint: str = "with `@tool(name=...)`") -> None:
-    """Refuse what no model could call a tool, a sub-agent or a skill by."""
+    """Refuse a name of a tool, a sub-agent, or a skill that no model could use."""
     if not _NAME_PATTERN.fullmatch(name):
         raise DefinitionError(
             f"{subject}: a model could not call it by this name, which has to be of at most 64 ASCII letters, digits, "
@@ -434,16 +409,16 @@ _NEVER_RETRIED = (InvalidToolArguments, ModelRetry, ApprovalRequired, ApprovalNo
 
 
 def _make_tool_retry_policy(policy: RetryPolicy) -> RetryPolicy:
-    """A tool's own retries are for what may pass; what the model has to hear is not repeated."""
-    wants = policy.retry_if
+    """The policy without retries of errors that are feedback for the model."""
+    own_rule = policy.retry_if
 
     def retry_if(error: BaseException) -> bool:
-        return not _is_library_retry(error) and (wants is None or wants(error))
+        return not _is_library_retry(error) and (own_rule is None or own_rule(error))
 
     return replace(policy, retry_if=retry_if, give_up_on=(*policy.give_up_on, *_NEVER_RETRIED))
 
 
 def _is_library_retry(error: BaseException) -> bool:
-    """The model library's own ``ModelRetry``: who comes from there may raise that one."""
+    """Whether it is the model library's own ``ModelRetry``, which users of that library may raise."""
     library = sys.modules.get("pydantic_ai.exceptions")
     return library is not None and isinstance(error, library.ModelRetry)

@@ -1,8 +1,7 @@
 """Toolsets: tools that are known only when a run begins, such as those of an MCP server.
 
-What a toolset has is listed by a recorded step before the first model call, so that a run sees the same tools however
-often it is taken over, and a replay asks nobody. Each of them becomes a ``Tool``: a call of it is a step like any
-other.
+A recorded step lists the tools of a toolset before the first model call. So a run has the same tools after each
+takeover, and a replay makes no requests. Each of them becomes a ``Tool``, and a call of it is a step like any other.
 """
 
 from __future__ import annotations
@@ -26,43 +25,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ListedTool:
-    """What is recorded of a tool in a toolset."""
+    """The recorded form of a tool in a toolset."""
 
     name: str
-    """As the model calls it."""
+    """Its name for the model."""
     description: str
     schema: dict[str, Any]
     """The JSON schema of its arguments."""
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What else the toolset must know of it to call it."""
+    """Further data that the toolset needs to call it."""
 
 
 class Toolset(ABC):
     """Tools that are known only when a run begins."""
 
     name: str
-    """By which the journal calls it."""
+    """Its name in the journal."""
     retry: RetryPolicy = NO_RETRIES
-    """When listing is tried again, before the run fails."""
+    """When to repeat a failed listing, before the run fails."""
 
     @abstractmethod
     async def list_tools(self) -> list[ListedTool]:
-        """What there is. Called in a step."""
+        """List its tools. Called in a step."""
 
     @abstractmethod
     def make_tool(self, listed: ListedTool) -> Tool:
-        """The tool itself, in whatever process calls it."""
+        """The tool itself, in any process that calls it."""
 
 
 async def list_toolset_tools(execution: Execution, toolsets: Sequence[Toolset]) -> list[Tool]:
     """The tools of all toolsets, in workflow code: one recorded step for each, all at the same time."""
     steps = [_make_listing_step(toolset) for toolset in toolsets]
     issued = [execution.issue(RecordKind.STEP, step.name, StepCall(step, (), {})) for step in steps]
-    outcomes = [await one for one in issued]
-    found: list[Tool] = []
-    for toolset, step, outcome in zip(toolsets, steps, outcomes, strict=True):
-        found += [toolset.make_tool(listed) for listed in read_outcome(execution, step, outcome)]
-    return found
+    outcomes = [await future for future in issued]
+    return [
+        toolset.make_tool(listed)
+        for toolset, step, outcome in zip(toolsets, steps, outcomes, strict=True)
+        for listed in read_outcome(execution, step, outcome)
+    ]
 
 
 def _make_listing_step(toolset: Toolset) -> StepDefinition:

@@ -1,1 +1,1 @@
-"""Agents of other frameworks, made durable: each package here is imported only by whoever uses that framework."""
+"""Makes agents of other frameworks durable. Each package is imported only by users of its framework."""

@@ -1,7 +1,7 @@
 """Searching the text files of a folder, line by line, within limits.
 
-This process walks and reads (``agents/sandboxed_files``); another one is handed what was read, matches it
-(``line_matcher``), and is killed when the time is up. What was not searched is told.
+This process walks the folder and reads files (``agents/sandboxed_files``). Another process matches their content
+(``line_matcher``), and is killed when the time is up. The result says which files were not searched.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ TIMEOUT_S = 10.0
 MAX_MATCHES = 200
 MAX_FILES = 10_000
 MAX_TOTAL_BYTES = 256 * 1024**2
-"""Of all files together."""
 EXCLUDED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 """Folders that are not searched, unless they are named."""
 
 _LIBRARY_PATH_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""Without them, some builds of Python do not start."""
+"""Some builds of Python do not start without them."""
 _MATCHER_PROGRAM = Path(__file__).with_name("line_matcher.py")
 
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What is looked for, where, and how much may be told of it."""
+    """A search, with its limits."""
 
     pattern: str
     path: str
@@ -54,15 +53,15 @@ class _SearchResult:
     skipped_counts: Counter[str] = field(default_factory=Counter[str])
     searched_file_count: int = 0
     stop_reason: str = ""
-    """Why not all was searched."""
+    """Why the search is incomplete."""
 
 
 class _SearchTimedOut(Exception):
-    """The matcher was killed."""
+    """The matcher was killed because the time is up."""
 
 
 def search_folder(root: SandboxedFolder, query: SearchQuery) -> str:
-    """What was found, in words for the model."""
+    """The result of a search, as text for the model."""
     found = _SearchResult()
     with _MatcherProcess(query.pattern, query.timeout_s) as matcher:
         try:
@@ -107,9 +106,8 @@ def _collect_matches(
 
 
 def _iterate_files(root: SandboxedFolder, query: SearchQuery, result: _SearchResult) -> Iterator[tuple[str, int]]:
-    """The files that are to be searched, and their sizes."""
     if root.get_kind(query.path) != "folder":
-        with root.open(query.path) as file:  # which says what is wrong with it, if it is no plain file
+        with root.open(query.path) as file:  # raises for anything but a plain file
             yield query.path, os.fstat(file.fileno()).st_size
         return
     for entry in root.walk(query.path, exclude=EXCLUDED_FOLDERS):
@@ -126,7 +124,7 @@ def _is_glob_match(path: str, glob: str | None) -> bool:
         return True
     if "/" not in glob:
         return fnmatch.fnmatchcase(path.rpartition("/")[2], glob)
-    # "**/*.py" means those at the top as well.
+    # "**/*.py" includes files at the top.
     return fnmatch.fnmatchcase(path, glob) or (glob.startswith("**/") and _is_glob_match(path, glob[3:]))
 
 
@@ -134,17 +132,15 @@ def _format_result(query: SearchQuery, result: _SearchResult) -> str:
     lines = result.lines or [
         f"No line matches {format_path(query.pattern)} ({result.searched_file_count:,} files searched)."
     ]
-    kinds = [f"{count:,} {kind}" for kind, count in sorted(result.skipped_counts.items())]
-    if kinds:
-        lines.append(f"[Not searched: {', '.join(kinds)}.]")
+    skipped = [f"{count:,} {kind}" for kind, count in sorted(result.skipped_counts.items())]
+    if skipped:
+        lines.append(f"[Not searched: {', '.join(skipped)}.]")
     if result.stop_reason:
         lines.append(f"[Not all was searched: {result.stop_reason}.]")
     return "\n".join(lines)
 
 
 class _MatcherProcess:
-    """The process that matches."""
-
     def __init__(self, pattern: str, timeout_s: float) -> None:
         self._pattern = pattern
         self._timeout_s = timeout_s
@@ -153,7 +149,7 @@ class _MatcherProcess:
     def __enter__(self) -> _MatcherProcess:
         if not sys.executable:
             raise ModelRetry("Searching is not possible here: there is no Python to match with.")
-        # Isolated (-I, -S): nothing from the environment, the working folder or site-packages has a say in it.
+        # Isolated (-I, -S) from the environment, the current directory, and site-packages.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_MATCHER_PROGRAM)],
             stdin=subprocess.PIPE,
@@ -162,7 +158,7 @@ class _MatcherProcess:
             env={name: os.environ[name] for name in _LIBRARY_PATH_VARIABLES if name in os.environ},
             cwd="/",
         )
-        # Whatever this thread waits for, then ends.
+        # Unblocks this thread's reads and writes.
         self._kill_timer = threading.Timer(self._timeout_s, self._process.kill)
         self._kill_timer.daemon = True
         self._kill_timer.start()
@@ -174,22 +170,19 @@ class _MatcherProcess:
         self._process.communicate()
 
     def compile_pattern(self) -> None:
-        """Refuse what is no regular expression."""
-        question = {"pattern": self._pattern, "seconds": int(self._timeout_s) + 2, "most": MAX_MATCHES}
-        answer = self._send_request(json.dumps(question).encode() + b"\n")
+        """Raise ``ModelRetry`` for an invalid regular expression."""
+        query = {"pattern": self._pattern, "seconds": int(self._timeout_s) + 2, "max_count": MAX_MATCHES}
+        answer = self._send_request(json.dumps(query).encode() + b"\n")
         if answer["refused"] is not None:
             raise ModelRetry(
                 f"{format_path(self._pattern)} is no regular expression: {answer['refused']}. Write \\ before a "
-                "character "
-                f"that means itself, as in \\( or \\."
+                f"character that means itself, as in \\( or \\."
             )
 
     def find_matches(self, content: bytes, max_count: int) -> list[tuple[int, str]]:
-        """The lines that match: their numbers, and what they say."""
         return self._send_request(b"%d\n" % len(content) + content)[:max_count]
 
     def check_deadline(self) -> None:
-        """Raise when the time is up."""
         if time.monotonic() > self._deadline:
             raise _SearchTimedOut
 

@@ -1,12 +1,12 @@
 """Tools with which a model reads and changes the files of one folder, and no others.
 
-``agents/sandboxed_files`` keeps them inside the folder. Whatever a file contains, what one call returns to the model is
-bounded, and so is the memory that it takes.
+``agents/sandboxed_files`` keeps them inside the folder. Whatever a file contains, the result of one call is bounded,
+and so is the memory that it needs.
 
-Reading may be repeated freely, and so may writing a whole file. Replacing a part of a file may not: after a crash, the
-text may be missing because it was already replaced. So before an edit touches the file, it durably keeps digests of
-what the file was and what it will be (``StepContext.save_progress``). A later attempt checks which of the two the file
-is. If it is neither, something else has changed the file since, and the model is asked to look at it again.
+Reading can be repeated, and so can writing a whole file. Replacing a part of a file cannot: after a crash, the text may
+be missing because it was already replaced. So before an edit changes the file, it durably saves digests of the old and
+the new content (``StepContext.save_progress``). A later attempt compares the file with both. If it matches neither,
+something else has changed the file since, and the model is asked to look at it again.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ def file_tools(
 ) -> list[Tool]:
     """Tools for the files under a folder: ``read_file``, ``list_dir``, ``search_files``, ``write_file``, ``edit_file``.
 
-    Nothing outside of the folder can be reached with them, and symbolic links in it are not followed.
+    They cannot reach anything outside the folder, and do not follow symbolic links in it.
 
     Args:
-        root: the folder. It must be there when a tool is called. A relative path is meant from where the process is
-            when this is called.
-        write: whether there are ``write_file`` and ``edit_file``.
-        max_bytes: the most that one call hands to the model.
-        max_file_bytes: the largest file that is searched, written or edited.
+        root: the folder. It must exist when a tool is called. A relative path is relative to the current directory at
+            the time of this call.
+        write: whether to include ``write_file`` and ``edit_file``.
+        max_bytes: maximum size of one call's result.
+        max_file_bytes: the largest file that is searched, written, or edited.
     """
     for name, value in (("max_bytes", max_bytes), ("max_file_bytes", max_file_bytes)):
         if value < 1:
             raise DefinitionError(f"file_tools: {name} is {value}, and has to be at least 1")
     files = _FileTools(SandboxedFolder(root), max_bytes, max_file_bytes)
-    reading = tool(effect=Effect.READ)
-    tools: list[Tool] = [reading(files.read_file), reading(files.list_dir), reading(files.search_files)]
+    read_tool = tool(effect=Effect.READ)
+    tools: list[Tool] = [read_tool(files.read_file), read_tool(files.list_dir), read_tool(files.search_files)]
     return [*tools, tool(files.write_file), tool(files.edit_file)] if write else tools
 
 
 class _FileTools:
-    """The tools of one folder. The docstrings are what the model is shown."""
+    """The tools of one folder. The model sees the docstrings of the public methods."""
 
     def __init__(self, root: SandboxedFolder, max_bytes: int, max_file_bytes: int) -> None:
         self._root = root
@@ -142,15 +142,14 @@ class _FileTools:
             if earlier is not None and _digest(before) != earlier["before"]:
                 raise ModelRetry(
                     f"The process stopped while it edited {format_path(path)}, and the file has been changed since. "
-                    "The edit "
-                    f"may have been made or not: read the file, and decide anew."
+                    f"The edit may have been made or not: read the file, and decide anew."
                 )
             after = self._apply_edit(before, path, old, new, all)
             if step is not None:
                 await step.save_progress({"before": _digest(before), "after": _digest(after)})
             if await asyncio.to_thread(_swap_content, self._root, step, path, before, after):
                 return done
-            earlier = None  # somebody has changed it meanwhile, and our edit was not made: once more, as it is now
+            earlier = None  # another process changed the file before this edit: try again with the new content
         raise ModelRetry(f"{format_path(path)} was not edited: somebody else keeps changing it.")
 
     def _apply_edit(self, before: bytes, path: str, old: str, new: str, all: bool) -> bytes:
@@ -162,14 +161,12 @@ class _FileTools:
             ends = " Its lines end with \\r\\n: write them so." if b"\r\n" in before and "\n" in old else ""
             raise ModelRetry(
                 f"{format_path(path)} was not edited: the text to be replaced is not in it. It has to be exactly as it "
-                "is "
-                f"there, with all its spaces and line ends.{ends}"
+                f"is there, with all its spaces and line ends.{ends}"
             )
         if found > 1 and not all:
             raise ModelRetry(
                 f"{format_path(path)} was not edited: the text to be replaced is in it {found} times. Give more of "
-                "what is "
-                f"around it, or all=true to replace them all."
+                f"what is around it, or all=true to replace them all."
             )
         after = before.replace(sought, self._encode_text(new, path))
         if len(after) > self._max_file_bytes:
@@ -188,8 +185,7 @@ class _FileTools:
     def _too_large_error(self, path: str, size: int) -> ModelRetry:
         return ModelRetry(
             f"{format_path(path)} was not written: it would have {size:,} bytes, and {self._max_file_bytes:,} are "
-            "allowed. "
-            f"Write several smaller files."
+            f"allowed. Write several smaller files."
         )
 
 

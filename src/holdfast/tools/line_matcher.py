@@ -1,8 +1,8 @@
-"""The process that matches lines for ``file_search``: a program of its own, which imports nothing of Holdfast.
+"""The process that matches lines for ``file_search``: a separate program that imports nothing from Holdfast.
 
-It reads a regular expression and says whether it is one. Then it reads files, each behind its length, and says for each
-which lines match. All that it says is lines of JSON. A regular expression can take for ever, and nothing stops one in a
-thread; this process is killed. Should nobody be left to do so, the system ends it when it has used up its seconds.
+It reads a regular expression and answers whether it is valid. Then it reads files, each after its length, and answers
+which lines match. All answers are lines of JSON. Matching a regular expression can take forever, and nothing can stop
+it in a thread, but this process can be killed. If its parent has died, the system ends it at its CPU limit.
 """
 
 from __future__ import annotations
@@ -12,44 +12,39 @@ import re
 import sys
 
 MAX_MEMORY_BYTES = 1024**3
-"""The most bytes of memory: a regular expression can be made to take any number."""
+"""Without a limit, a regular expression can be made to use any amount of memory."""
 CONTEXT_CHARS = 100
-"""How many characters of a long line are shown before and behind a match."""
+"""Characters of a long line that are shown before and after a match."""
 
 
 def limit_resources(max_cpu_s: int) -> None:
-    """Let the system end this process if nobody else does."""
+    """Let the system end this process if its parent does not."""
     import resource
 
-    for what, most in (
-        (resource.RLIMIT_CPU, max_cpu_s),
-        (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
-        (resource.RLIMIT_CORE, 0),
-    ):
+    limits = {resource.RLIMIT_CPU: max_cpu_s, resource.RLIMIT_AS: MAX_MEMORY_BYTES, resource.RLIMIT_CORE: 0}
+    for kind, limit in limits.items():
         try:
-            resource.setrlimit(what, (most, most))
+            resource.setrlimit(kind, (limit, limit))
         except (OSError, ValueError):
             pass  # not every system has every limit
 
 
 def write_json(value: object) -> None:
-    """Hand over a line of JSON."""
+    """Write a line of JSON to the parent."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 
 def cut_around(line: str, start: int, end: int) -> str:
-    """The line, or of a long one what is around the match."""
+    """The line, or the part of a long line around the match."""
     line = line.rstrip("\r")
-    first, last = (
-        max(0, start - CONTEXT_CHARS),
-        min(len(line), max(end, start) + CONTEXT_CHARS, start + 4 * CONTEXT_CHARS),
-    )
+    first = max(0, start - CONTEXT_CHARS)
+    last = min(len(line), max(end, start) + CONTEXT_CHARS, start + 4 * CONTEXT_CHARS)
     return f"{'…' if first else ''}{line[first:last]}{'…' if last < len(line) else ''}"
 
 
 def find_matches(expression: re.Pattern[str], content: bytes, max_count: int) -> list[tuple[int, str]]:
-    """The numbers and texts of the lines that match, at most so many."""
+    """The numbers and texts of matching lines, up to ``max_count``."""
     found: list[tuple[int, str]] = []
     for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), 1):
         match = expression.search(line)
@@ -61,18 +56,18 @@ def find_matches(expression: re.Pattern[str], content: bytes, max_count: int) ->
 
 
 def main() -> None:
-    """Match until there is nothing more to read."""
+    """Match files until stdin ends."""
     source = sys.stdin.buffer
-    question = json.loads(source.readline())
-    limit_resources(question["seconds"])
+    query = json.loads(source.readline())
+    limit_resources(query["seconds"])
     try:
-        expression = re.compile(question["pattern"])
+        expression = re.compile(query["pattern"])
     except (re.error, OverflowError, RecursionError, MemoryError) as error:
         write_json({"refused": str(error) or type(error).__name__})
         return
     write_json({"refused": None})
     while size := source.readline():
-        write_json(find_matches(expression, source.read(int(size)), question["most"]))
+        write_json(find_matches(expression, source.read(int(size)), query["max_count"]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Some lines of a text file, however large it is, in constant memory."""
+"""Reads lines of a text file of any size in constant memory."""
 
 from __future__ import annotations
 
@@ -10,35 +10,33 @@ from holdfast.agents.sandboxed_files import format_path
 from holdfast.errors import ModelRetry
 
 MAX_SCANNED_BYTES = 1024**3
-"""How many bytes are read at most to find a line."""
+"""Maximum number of bytes that are read to find a line."""
 _HEAD_BYTES = 8192
 _CHUNK_BYTES = 256 * 1024
 
 
 def is_binary(content: bytes) -> bool:
-    """Whether this is no text, from how it begins."""
+    """Whether the beginning of the content is not text."""
     return b"\0" in content[:_HEAD_BYTES]
 
 
 def read_lines(file: BinaryIO, path: str, offset: int, limit: int, max_bytes: int) -> str:
-    """At most so many lines and bytes, beginning with line ``offset``, and a word on what is not shown."""
+    """Lines from line ``offset`` on, up to ``limit`` and ``max_bytes``, and a note about the rest."""
     if is_binary(file.read(_HEAD_BYTES)):
         raise _not_text_error(file, path)
     start, lines_before = _find_line(file, path, offset)
     if start is None:
-        return (
-            f"[{format_path(path)} has {lines_before:,} lines.]" if lines_before else f"[{format_path(path)} is empty.]"
-        )
+        content_size = f"has {lines_before:,} lines" if lines_before else "is empty"
+        return f"[{format_path(path)} {content_size}.]"
     file.seek(start)
     content = file.read(max_bytes + 1)
     *lines, rest = content[:max_bytes].split(b"\n")
-    is_cut = len(content) > max_bytes  # and so `rest` is the beginning of a line
+    is_cut = len(content) > max_bytes  # then `rest` is the beginning of a line
     if is_cut and not lines:
         text = _decode_text(rest, path, file, is_complete=False)
         return (
             f"{text}\n[Line {offset} of {format_path(path)} is longer than can be shown: search_files finds what is in "
-            "it. "
-            f"The next line is offset={offset + 1}.]"
+            f"it. The next line is offset={offset + 1}.]"
         )
     if rest and not is_cut:
         lines.append(rest)
@@ -52,7 +50,7 @@ def read_lines(file: BinaryIO, path: str, offset: int, limit: int, max_bytes: in
 
 
 def _find_line(file: BinaryIO, path: str, number: int) -> tuple[int | None, int]:
-    """Where a line begins, ``None`` if there is none; and how many lines there are before it."""
+    """The position of a line, ``None`` if it does not exist; and the number of lines before it."""
     file.seek(0)
     position, line, ends_open = 0, 1, False
     while piece := file.read(_CHUNK_BYTES):
@@ -67,22 +65,21 @@ def _find_line(file: BinaryIO, path: str, number: int) -> tuple[int | None, int]
         if position >= MAX_SCANNED_BYTES:
             raise ModelRetry(
                 f"Line {number:,} of {format_path(path)} is too far in: only the first {MAX_SCANNED_BYTES:,} bytes of "
-                "a file are "
-                f"read, which have {line:,} lines."
+                f"a file are read, which have {line:,} lines."
             )
     return None, line - 1 + ends_open
 
 
 def _skip_lines(chunk: bytes, count: int) -> int:
-    """The place behind so many line ends."""
-    place = 0
+    """The position after this many line ends."""
+    position = 0
     for _ in range(count):
-        place = chunk.index(b"\n", place) + 1
-    return place
+        position = chunk.index(b"\n", position) + 1
+    return position
 
 
 def _decode_text(content: bytes, path: str, file: BinaryIO, *, is_complete: bool = True) -> str:
-    """As text. What is not whole may end within a character, which is left out."""
+    """The content as text. If it is not complete, it may end within a character, which is left out."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(content, final=is_complete)
     except UnicodeDecodeError:

@@ -1,11 +1,11 @@
-"""A program, run in a session of its own, for a limited time and with limited output.
+"""Runs a program in a session of its own, with limits for its time and its output.
 
-The session is what is killed: the program, and whatever it has started, when it has ended, the time is up, it writes
-without end, or nobody waits for it any more. A child that makes a session of its own gets away; and when this very
-process is killed, the program goes on.
+The whole session is killed, the program and everything that it has started: when the program ends, when the time is up,
+when it writes too much, or when its caller is cancelled. A child that makes its own session survives, and if this
+process itself is killed, the program keeps running.
 
-Its output is read through a pipe of our own, as it comes, and all but its beginning and its end is dropped. So no
-program fills the memory, and one that leaves a child behind with the pipe in its hands is not waited for.
+The output is read through a separate pipe as it arrives, and only its beginning and end are kept. So no program can
+fill the memory, and a child that still holds the pipe does not block.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 MAX_WRITTEN_BYTES = 64 * 1024**2
-"""A program that writes more is stopped: reading on would only keep this process busy."""
+"""A program that writes more is stopped: reading further would only keep this process busy."""
 _CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """How it ended."""
+    """The end of a program."""
 
     exit_code: int
-    """The exit code; minus the signal's number if one ended it."""
+    """The exit code; the negative number of the signal if one ended it."""
     output: str
-    """What it wrote, of both kinds in the order in which it came, without the middle of what is too long."""
+    """Stdout and stderr in the order of arrival, without the middle if they are too long."""
     written_bytes: int
-    """How many bytes it wrote."""
     stop_reason: Literal["", "time", "output"]
     """Why it was stopped, if it was."""
 
@@ -40,7 +39,7 @@ class ProgramResult:
 async def run_program(
     argv: Sequence[str], *, cwd: str, env: Mapping[str, str], timeout_s: float, max_output_bytes: int
 ) -> ProgramResult:
-    """Run it to its end. Raises ``OSError`` if it cannot be started."""
+    """Run a program to its end. Raises ``OSError`` if it cannot be started."""
     output = _OutputPipe(max_output_bytes)
     try:
         process = await asyncio.create_subprocess_exec(
@@ -58,7 +57,7 @@ async def run_program(
             await asyncio.wait({exited, output.overflowed}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             stopped = "" if exited.done() else "output" if output.overflowed.done() else "time"
         finally:
-            with suppress(ProcessLookupError, PermissionError):  # nobody is left, or only who has ended
+            with suppress(ProcessLookupError, PermissionError):  # no process is left, or only ended ones
                 os.killpg(process.pid, signal.SIGKILL)
             await exited
         output.drain()
@@ -68,7 +67,7 @@ async def run_program(
 
 
 class _OutputPipe:
-    """What a program writes: of the beginning and the end, half of ``max_bytes`` each."""
+    """Reads a program's output, and keeps its beginning and end, half of ``max_bytes`` each."""
 
     def __init__(self, max_bytes: int) -> None:
         self.written_bytes = 0
@@ -77,34 +76,31 @@ class _OutputPipe:
         self._max_tail_bytes = max_bytes - max_bytes // 2
         self._loop = asyncio.get_running_loop()
         self.overflowed: asyncio.Future[None] = self._loop.create_future()
-        """Done when there was more than anybody would read."""
+        """Done when the program has written too much."""
         self._read_fd, self.write_fd = os.pipe()
-        """The end that is the program's."""
+        """The write end belongs to the program."""
         os.set_blocking(self._read_fd, False)
         self._is_write_end_open = True
 
     def start_reading(self) -> None:
-        """The program has its end: read from now on."""
+        """Begin to read, after the program has got its end."""
         self._close_write_end()
         self._loop.add_reader(self._read_fd, self._read_chunk)
 
     def drain(self) -> None:
-        """Take what is still in the pipe."""
         while self.written_bytes <= MAX_WRITTEN_BYTES and self._read_chunk():
             pass
 
     def close(self) -> None:
-        """Let go of the pipe."""
         self.overflowed.cancel()
         self._loop.remove_reader(self._read_fd)
         self._close_write_end()
         os.close(self._read_fd)
 
     def to_text(self) -> str:
-        """What there is to tell."""
-        left_out = self.written_bytes - len(self._head) - len(self._tail)
-        between = b"\n[... %d bytes left out ...]\n" % left_out if left_out else b""
-        return (bytes(self._head) + between + bytes(self._tail)).decode("utf-8", "replace").replace("\0", "\ufffd")
+        omitted = self.written_bytes - len(self._head) - len(self._tail)
+        mark = b"\n[... %d bytes left out ...]\n" % omitted if omitted else b""
+        return (bytes(self._head) + mark + bytes(self._tail)).decode("utf-8", "replace").replace("\0", "\ufffd")
 
     def _close_write_end(self) -> None:
         if self._is_write_end_open:
@@ -112,18 +108,14 @@ class _OutputPipe:
             os.close(self.write_fd)
 
     def _read_chunk(self) -> bool:
-        """Take a piece; false if there is none now."""
+        """Read a chunk. Returns false if there is none now."""
         try:
-            piece = os.read(self._read_fd, _CHUNK_BYTES)
+            chunk = os.read(self._read_fd, _CHUNK_BYTES)
         except BlockingIOError:
             return False
-        if not piece:
-            self._loop.remove_reader(self._read_fd)  # an end is always readable: it would keep the loop busy
+        if not chunk:
+            self._loop.remove_reader(self._read_fd)  # a closed pipe is always readable: it would keep the loop busy
             return False
-        self._add_chunk(piece)
-        return True
-
-    def _add_chunk(self, chunk: bytes) -> None:
         self.written_bytes += len(chunk)
         room = self._max_head_bytes - len(self._head)
         self._head += chunk[:room]
@@ -131,3 +123,4 @@ class _OutputPipe:
         del self._tail[: -self._max_tail_bytes]
         if self.written_bytes > MAX_WRITTEN_BYTES and not self.overflowed.done():
             self.overflowed.set_result(None)
+        return True

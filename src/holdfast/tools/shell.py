@@ -1,12 +1,12 @@
-"""A tool with which a model runs programs: only those that were allowed, and never through a shell.
+"""A tool with which a model runs allowed programs, never through a shell.
 
-This is no sandbox. What an allowed program can do, the model can do: ``git`` runs any command with
-``-c core.pager=...``, ``python`` runs anything, and all of them read whatever this user may read. What is kept here is
-which programs they are, what they are told of this process (a few variables), how long they run, and how much they say
+This is not a sandbox. The model can do everything that an allowed program can do: ``git`` runs any command with
+``-c core.pager=...``, ``python`` runs anything, and all of them can read the files of this user. The tool limits which
+programs run, which environment variables they get, how long they run, and how much output the model gets
 (``program_runner``).
 
-A program is looked for once, when the tool is made, in the folders of ``PATH`` that are absolute and not below the
-working folder, so that nothing that the model writes there is ever run in its place.
+A program is located once, when the tool is made, in the folders of ``PATH`` that are absolute and not below the working
+folder. So a program that the model writes there never runs in its place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from holdfast.tools.program_runner import ProgramResult, run_program
 
 MAX_OUTPUT_BYTES = 32 * 1024
 MAX_COMMAND_CHARS = 100_000
-"""The most characters of a command with all its arguments."""
+"""Maximum length of a command with all its arguments."""
 
 _DESCRIPTION = """Run a program, and get what it writes. There is no shell: no pipes, no redirection, no variables, no \
 wildcards; every argument is passed on as it is. It has no input, and is stopped after {timeout:g} seconds.
@@ -47,17 +47,17 @@ def shell_tool(
     requires_approval: ApprovalRule = True,
     effect: Effect | str = Effect.ONCE,
 ) -> Tool:
-    """A tool named ``shell`` that runs the allowed programs. No sandbox: what they can do, the model can do.
+    """A tool named ``shell`` that runs allowed programs. Not a sandbox: the model can do everything that they can do.
 
     Args:
         allow: the programs: a name (``"ls"``) allows it with any arguments, a list (``["python", "-m", "pytest"]``)
-            with arguments that begin so. Names are looked for in ``PATH``, once; an absolute path is taken as it is.
+            with arguments that begin like this. Names are located in ``PATH``, once; an absolute path is used as it is.
         cwd: the folder in which they run.
         timeout: how long one may run.
-        max_output: the most bytes of what it writes that the model is told: the beginning and the end of it.
-        env: the names of this process's variables that it gets, besides ``PATH`` and ``LANG``.
-        requires_approval: whether a person is asked before each call, as with ``@tool``.
-        effect: ``once``, unless all that is allowed may run again after a crash.
+        max_output: maximum number of bytes of its output that the model gets: its beginning and end.
+        env: names of environment variables of this process that it gets, besides ``PATH`` and ``LANG``.
+        requires_approval: whether a person must approve each call, as with ``@tool``.
+        effect: ``once``, unless all allowed programs may run again after a crash.
     """
     if os.name != "posix":
         raise UsageError("shell_tool needs sessions and signals, which this system does not have: use Linux or macOS")
@@ -72,7 +72,7 @@ def shell_tool(
 
 
 class _Shell:
-    """The programs that are allowed, and how they are run."""
+    """Runs the allowed programs."""
 
     def __init__(
         self,
@@ -89,18 +89,18 @@ class _Shell:
         self._path = os.pathsep.join(_iterate_path_folders(cwd))
         if not self._path:
             raise DefinitionError(f"shell_tool: every folder of PATH is below cwd ({cwd}): choose a smaller cwd")
-        self._allowed_prefixes = [_parse_prefix(one) for one in _validate_allow(allow)]
+        self._allowed_prefixes = [_parse_prefix(item) for item in _validate_allow(allow)]
         if not self._allowed_prefixes:
             raise DefinitionError("shell_tool: allow is empty: name the programs that may be run, as in allow=['ls']")
-        self._programs = {one[0]: self._locate_program(one[0]) for one in self._allowed_prefixes}
+        self._programs = {name: self._locate_program(name) for name, *_ in self._allowed_prefixes}
 
     @property
     def allowed_text(self) -> str:
-        """What is allowed, for the model."""
-        return "\n".join(f"- {' '.join(one)} …" for one in self._allowed_prefixes)
+        """The allowed commands, for the model."""
+        return "\n".join(f"- {' '.join(prefix)} …" for prefix in self._allowed_prefixes)
 
     def needs_approval(self, argv: list[str]) -> bool:
-        """Every call does; but nobody is asked for what is refused anyway."""
+        """True for every call that is not refused anyway."""
         self._resolve_program(argv)
         return True
 
@@ -121,7 +121,7 @@ class _Shell:
                 max_output_bytes=self._max_output_bytes,
             )
         except OSError as error:
-            # The words of the system would tell where it all is.
+            # The system's message would reveal paths.
             raise ModelRetry(
                 f"{argv[0]!r} was not started: {os.strerror(error.errno or 0)}. The program, or the folder that it is "
                 f"to run in, may be gone."
@@ -129,13 +129,12 @@ class _Shell:
         return self._format_result(ended)
 
     def _resolve_program(self, argv: list[str]) -> str:
-        if any("\0" in one for one in argv) or sum(map(len, argv)) > MAX_COMMAND_CHARS:
+        if any("\0" in word for word in argv) or sum(map(len, argv)) > MAX_COMMAND_CHARS:
             raise ModelRetry("The command was not run: it is too long, or has a character \\0.")
-        if not any(tuple(argv[: len(one)]) == one for one in self._allowed_prefixes):
+        if not any(tuple(argv[: len(prefix)]) == prefix for prefix in self._allowed_prefixes):
             raise ModelRetry(
                 f"{truncate(' '.join(argv), 200)!r} was not run: it is not allowed. What is allowed has to begin, word "
-                "by "
-                f"word, with one of these:\n{self.allowed_text}"
+                f"by word, with one of these:\n{self.allowed_text}"
             )
         program = self._programs[argv[0]]
         if program is None:
@@ -149,8 +148,8 @@ class _Shell:
         return None if found is None or _is_below(found, self._cwd) else found
 
     def _build_environment(self) -> dict[str, str]:
-        given = {name: os.environ[name] for name in self._env_names if name in os.environ}
-        return {"LANG": os.environ.get("LANG", "C.UTF-8"), **given, "PATH": self._path}
+        passed_on = {name: os.environ[name] for name in self._env_names if name in os.environ}
+        return {"LANG": os.environ.get("LANG", "C.UTF-8"), **passed_on, "PATH": self._path}
 
     def _format_result(self, result: ProgramResult) -> str:
         if result.stop_reason == "time":
@@ -171,7 +170,6 @@ def _validate_allow(given: Any) -> Sequence[Any]:
 
 
 def _parse_prefix(given: Any) -> tuple[str, ...]:
-    """What a command must begin with."""
     words: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given)
     if not words or not all(isinstance(word, str) and word for word in words):
         raise DefinitionError(f"shell_tool: {given!r} in allow is neither a program's name nor a list that begins so")
@@ -196,7 +194,7 @@ def _validate_env_names(given: Any) -> Iterator[str]:
 
 
 def _iterate_path_folders(cwd: str) -> Iterator[str]:
-    """The folders of ``PATH`` in which nobody who works in ``cwd`` can put a program."""
+    """The folders of ``PATH`` into which a model that works in ``cwd`` cannot put a program."""
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         if os.path.isabs(folder) and not _is_below(folder, cwd):
             yield folder

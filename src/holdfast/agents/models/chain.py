@@ -1,11 +1,11 @@
-"""A model with its fallbacks, and what is known of each while a call is on its way.
+"""A model with its fallbacks, and the state of each during a call.
 
-A model that fails in a way that may pass is asked again after its own backoff, for as long as its policy says. Where
-there are other models to ask, the first failure of a model is followed by one quick retry, because most trouble is over
-in a second; then the next model is asked. A model that waits is passed over. Only when every model that is left waits
-does the call wait as well, until the first of them may be asked again.
+After a transient failure, a model is called again after its own backoff, for as long as its policy says. If there are
+other models, the first failure of a model is followed by one quick retry, because most problems are over in a second;
+then the next model is called. A model in backoff is skipped. Only when every remaining model is in backoff does the
+call wait, until the first of them may be called again.
 
-What is known is kept as the progress of the step, so that neither a crash nor a long wait begins the chain anew.
+The state is the progress of the step, so that neither a crash nor a long wait restarts the chain.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
 DEFAULT_TIMEOUT_S = 300.0
-"""How long one attempt may take by default."""
+"""How long one attempt may take."""
 
 MAX_QUICK_RETRY_S = 5.0
-"""Seconds. A model that may be asked again so soon after its first failure is, before another one is."""
+"""A model whose first backoff is at most this long is called again before the next model."""
 
 RetryPolicies = RetryPolicy | Mapping[str, RetryPolicy]
-"""One policy for all models, or one for each of some of them, by name."""
+"""One policy for all models, or policies for some of them by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChain:
-    """A model, its fallbacks in order, and how they are asked."""
+    """A model, its fallbacks in order, and how to call them."""
 
     models: tuple[str | Model, ...]
     settings: Mapping[str, Any] | None = None
     """The model library's ``ModelSettings``."""
     timeout_s: float = DEFAULT_TIMEOUT_S
-    """Seconds that one attempt may take."""
+    """How long one attempt may take."""
     should_stream: bool = True
-    """Whether answers are asked for as streams, so that whoever follows the run reads them while they come."""
+    """Whether answers are requested as streams, so that followers of the run read them while they arrive."""
     retry: RetryPolicies = DEFAULT_RETRY_POLICY
 
     def get_retry_policy(self, model: str | Model) -> RetryPolicy:
-        """How often a model is asked again, and when."""
+        """The retry policy of one model."""
         if isinstance(self.retry, RetryPolicy):
             return self.retry
         return self.retry.get(get_model_name(model), DEFAULT_RETRY_POLICY)
@@ -54,55 +54,48 @@ class ModelChain:
 
 @dataclass(slots=True)
 class ModelState:
-    """What is known of one model of a chain while a call is on its way."""
+    """The state of one model of a chain during a call."""
 
     model: str
     attempts: int = 0
-    """How often it has been asked in vain."""
+    """Failed attempts."""
     error: str = ""
-    """Why, the last time."""
+    """The last failure."""
     failing_since: float | None = None
     retry_at: float = 0.0
-    """It is not asked before."""
+    """It is not called earlier."""
     is_given_up: bool = False
-    """It is not asked again."""
+    """It is not called again."""
 
 
+@dataclass(frozen=True, slots=True)
 class ChainState:
-    """What is known of a chain's models while a call is on its way."""
+    """The state of a chain's models during a call."""
 
-    def __init__(self, models: list[ModelState]) -> None:
-        self.models = models
+    models: list[ModelState]
 
     @classmethod
     def from_progress(cls, progress: Any, chain: ModelChain) -> ChainState:
-        """As earlier attempts of the step have left it; anew, if the chain is another one now."""
+        """The state from earlier attempts of the step; a new one if the chain has changed since."""
         names = [get_model_name(model) for model in chain.models]
         if isinstance(progress, dict):  # an @llm_step may have progress of its own
-            kept: Any = cast("dict[str, Any]", progress).get("models")
-            if isinstance(kept, list) and [one.get("model") for one in cast("list[Any]", kept)] == names:
-                return cls([ModelState(**one) for one in cast("list[Any]", kept)])
+            saved: Any = cast("dict[str, Any]", progress).get("models")
+            if isinstance(saved, list) and [state.get("model") for state in cast("list[Any]", saved)] == names:
+                return cls([ModelState(**state) for state in cast("list[Any]", saved)])
         return cls([ModelState(name) for name in names])
 
     def to_progress(self) -> dict[str, Any]:
-        """As progress."""
-        return {"models": [asdict(one) for one in self.models]}
+        """The state as progress of the step."""
+        return {"models": [asdict(state) for state in self.models]}
 
     def choose_index(self, now: float) -> int:
-        """The place of the model to ask: the first that may be asked now, else the one that may be soonest."""
-        found = self.find_available(now)
-        if found is not None:
-            return found
-        return min(self._get_remaining(), key=lambda place: self.models[place].retry_at)
-
-    def find_available(self, now: float) -> int | None:
-        """The place of the first model that may be asked now, if there is one."""
-        return next((place for place in self._get_remaining() if self.models[place].retry_at <= now), None)
+        """The index of the model to call: the first that may be called now, else the one with the earliest retry."""
+        return min(self._get_remaining(), key=lambda index: max(self.models[index].retry_at, now))
 
     def record_failure(self, index: int, failure: ModelFailure, wait_s: float | None, now: float) -> float | None:
-        """Note that a model gave no answer, and may be asked again after ``wait_s`` (``None``: it may not).
+        """Note that a model gave no answer, and may be called again after ``wait_s`` (``None``: never).
 
-        Returns the seconds until the next request; ``None``: there is none, since no model is left.
+        Returns the seconds until the next request; ``None``: no model is left.
         """
         state = self.models[index]
         state.error = failure.description
@@ -112,17 +105,17 @@ class ChainState:
             state.retry_at = now + wait_s
             if state.attempts == 1 and wait_s <= MAX_QUICK_RETRY_S:
                 return wait_s
-        left = [self.models[place].retry_at for place in self._get_remaining()]
-        return max(0.0, min(left) - now) if left else None
+        retry_times = [self.models[remaining].retry_at for remaining in self._get_remaining()]
+        return max(0.0, min(retry_times) - now) if retry_times else None
 
     def list_failed(self, except_index: int) -> list[FailedModel]:
-        """The models that gave no answer, without that at this place."""
-        others = [one for place, one in enumerate(self.models) if place != except_index and one.attempts]
-        return [FailedModel(one.model, one.error, one.attempts) for one in others]
+        """The models that gave no answer, without the one at this index."""
+        others = [state for index, state in enumerate(self.models) if index != except_index and state.attempts]
+        return [FailedModel(state.model, state.error, state.attempts) for state in others]
 
     def describe_failures(self) -> str:
-        """Why no model has answered so far, in words."""
-        return "; ".join(f"{one.model}: {one.error}" for one in self.models if one.attempts)
+        """Why no model has answered so far."""
+        return "; ".join(f"{state.model}: {state.error}" for state in self.models if state.attempts)
 
     def _get_remaining(self) -> list[int]:
-        return [place for place, one in enumerate(self.models) if not one.is_given_up]
+        return [index for index, state in enumerate(self.models) if not state.is_given_up]

@@ -1,11 +1,11 @@
-"""Everything that decoding an answer needs, loaded before the first request is sent.
+"""Loads everything that decoding an answer needs, before the first request is sent.
 
-The SDKs import modules and build the schemas of answers when the first one comes. That took up to two seconds, between
-the provider's last byte and the record: a process that died there had paid for an answer and lost it. So, in a thread
-and before the first request of a process, a made-up answer of the same protocol goes the way of a real one: through the
-SDK, the model library, the price list and the codec of the record. Nothing leaves the process.
+The SDKs import modules and build the schemas of answers when the first answer arrives. That took up to two seconds
+between the provider's last byte and the record: a process that died in between had paid for an answer and lost it. So,
+in a thread and before the first request of a process, a sample answer of the same protocol passes through the SDK, the
+model library, the price list, and the codec of the record. Nothing leaves the process.
 
-It only saves time: whatever goes wrong here would go wrong, and be told, with the request itself.
+This only saves time. An error here is ignored, because the request itself will report it.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.agents")
 
 _FAKE_URL = "http://made-up.invalid"
-"""The address of the requests, which nobody is sent."""
+"""The address of the sample requests, which are never sent."""
 
 _warmed_up: set[tuple[str, bool]] = set()
-"""The protocols whose answers have been decoded in this process, and whether as streams."""
+"""The protocols that this process has decoded, and whether as streams."""
 _lock = threading.Lock()
 
 
 async def warm_up_decoder(model: Model, *, stream: bool) -> None:
-    """Load what decoding the answers of this model needs, unless that has been done, or is not known."""
-    for one in unwrap_models(model):
-        protocol = _get_protocol(one)
-        streams = stream and can_stream(one)
-        if protocol and (protocol, streams) not in _warmed_up:
-            await asyncio.to_thread(_decode_sample, protocol, streams)
+    """Load what decoding the answers of this model needs, if its protocol is known and this was not done yet."""
+    for inner in unwrap_models(model):
+        protocol = _get_protocol(inner)
+        is_streamed = stream and can_stream(inner)
+        if protocol and (protocol, is_streamed) not in _warmed_up:
+            await asyncio.to_thread(_decode_sample, protocol, is_streamed)
 
 
 def _get_protocol(model: Any) -> str:
-    """``""``: nothing is known of how its answers are decoded."""
-    names = {one.__name__ for one in type(model).__mro__}
+    """The protocol of its answers; ``""`` if it is unknown."""
+    names = {cls.__name__ for cls in type(model).__mro__}
     return next((protocol for name, protocol in _PROTOCOL_BY_CLASS.items() if name in names), "")
 
 
@@ -57,7 +57,7 @@ _PROTOCOL_BY_CLASS = {"OpenAIChatModel": "chat", "OpenAIResponsesModel": "respon
 
 
 def _decode_sample(protocol: str, stream: bool) -> None:
-    """In a thread, on an event loop of its own. Whoever comes meanwhile waits."""
+    """Decode a sample on an event loop of its own. Runs in a thread; concurrent callers wait."""
     from opentelemetry import trace
 
     with _lock:
@@ -67,7 +67,7 @@ def _decode_sample(protocol: str, stream: bool) -> None:
         http_log = logging.getLogger("httpx2")
         http_log.addFilter(_is_real_request)
         try:
-            with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 1, is_remote=False))):  # not to be traced
+            with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 1, is_remote=False))):  # no traces
                 asyncio.run(_send_sample_request(protocol, stream))
         except Exception:
             log.debug("a made-up answer of %s could not be decoded", protocol, exc_info=True)
@@ -87,13 +87,13 @@ async def _send_sample_request(protocol: str, stream: bool) -> None:
     from pydantic_ai.tools import ToolDefinition
 
     tool = ToolDefinition(name="look", parameters_json_schema={"type": "object", "properties": {}})
-    asked = ModelRequest([UserPromptPart("Hello")])
+    message = ModelRequest([UserPromptPart("Hello")])
     parameters = ModelRequestParameters(function_tools=[tool])
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(partial(_make_http_response, protocol))) as client:
         model = _make_model(protocol, client)
-        # Without a limit, Anthropic's whole answers are streamed by the library.
+        # Without a limit, the library streams Anthropic's whole answers.
         for settings in (ModelSettings(), ModelSettings(max_tokens=100)):
-            answer = await request(model, [asked], settings, parameters, (lambda _: None) if stream else None)
+            answer = await request(model, [message], settings, parameters, (lambda _: None) if stream else None)
             REPLY_CODEC.round_trip(Reply(answer, "made up", usage_from_response(answer)), "a made-up answer")
 
 
@@ -103,31 +103,31 @@ def _make_http_response(protocol: str, http_request: httpx2.Request) -> httpx2.R
     whole, events = _SAMPLE_ANSWERS[protocol]()
     if not json.loads(http_request.content).get("stream"):
         return Response(200, json=whole)
-    lines = [f"event: {one.get('type', 'message')}\ndata: {json.dumps(one)}\n\n" for one in events]
+    lines = [f"event: {event.get('type', 'message')}\ndata: {json.dumps(event)}\n\n" for event in events]
     done = "data: [DONE]\n\n" if protocol == "chat" else ""
     return Response(200, text="".join(lines) + done, headers={"content-type": "text/event-stream"})
 
 
 def _make_model(protocol: str, client: httpx2.AsyncClient) -> Model:
-    """A model whose requests go to this client."""
-    where: dict[str, Any] = {"base_url": _FAKE_URL, "api_key": "none", "http_client": client}
+    """A model that sends its requests to this client."""
+    options: dict[str, Any] = {"base_url": _FAKE_URL, "api_key": "none", "http_client": client}
     if protocol == "anthropic":
         from pydantic_ai.models.anthropic import AnthropicModel
         from pydantic_ai.providers.anthropic import AnthropicProvider
 
-        return AnthropicModel("claude-sonnet-5", provider=AnthropicProvider(**where))
+        return AnthropicModel("claude-sonnet-5", provider=AnthropicProvider(**options))
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
     kind = OpenAIChatModel if protocol == "chat" else OpenAIResponsesModel
-    return kind("gpt-4o", provider=OpenAIProvider(**where))
+    return kind("gpt-4o", provider=OpenAIProvider(**options))
 
 
-# Made-up answers: a thought, a text and the call of a tool, with all fields of real ones, each of which has a schema
+# Sample answers: a thought, a text, and a tool call, with all fields of real ones, each of which has a schema
 
 _Json = dict[str, Any]
 _SampleAnswers = tuple[_Json, list[_Json]]
-"""A whole answer, and the events of the same as a stream."""
+"""A whole answer, and the events of the same answer as a stream."""
 
 
 def _make_chat_answers() -> _SampleAnswers:

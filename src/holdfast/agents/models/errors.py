@@ -1,22 +1,22 @@
-"""The two retry layers: what is repeated, and what is told to whom.
+"""The two retry layers: which failures are repeated, and which become feedback for the model.
 
-**Infrastructure faults** happen to a model call on its way: no connection, a time-out, 408, 409, 429, 5xx, an answer
-that is no answer (HTML with status 200, cut or malformed JSON, a stream that ends before the answer does). The same
-call is made again, by default for a day (``DEFAULT_RETRY_POLICY``), never sooner than the backoff nor than the provider
-asks for. A long wait does not keep the run in memory. With fallbacks, ``chain`` says who is asked when.
+**Transient failures** are failures of the infrastructure: no connection, a timeout, 408, 409, 429, 5xx, an invalid
+answer (HTML with status 200, truncated or malformed JSON, a stream that ends before the answer does). The same call is
+made again, by default for a day (``DEFAULT_RETRY_POLICY``), never sooner than the backoff, nor than the provider asks.
+A long wait does not keep the run in memory. With fallbacks, ``chain`` decides which model is called when.
 
-**Refusals** are never repeated: 400, 401, 403, 404, 405, 413, 422, 501, an exhausted quota, a conversation that is too
-long, a content filter, a name that is no model's, a key that is missing. The next model of the chain is asked at once;
-without one, the step fails with the provider's words.
+**Rejections** are never repeated: 400, 401, 403, 404, 405, 413, 422, 501, an exhausted quota, a conversation that is
+too long, a content filter, an unknown model, a missing key. The next model of the chain is called at once; without one,
+the step fails with the provider's message.
 
-**Semantic faults** are not failures of the call at all: an answer that does not fit, arguments that do not fit, a tool
-that is not there or that raises, a sub-agent that fails. They are recorded, and told to the model as an observation;
-see ``conversation``. The agent's ``Output.retries`` and ``max_turns`` bound them.
+**Semantic errors** are not failures of the call: an answer or arguments that do not fit, a tool that does not exist or
+that raises, a sub-agent that fails. They are recorded, and are feedback for the model; see ``conversation``. The
+agent's ``Output.retries`` and ``max_turns`` bound them.
 
-A tool's own retries (``@tool(retries=3)``) are the engine's, and happen before the model hears of it.
+The engine makes a tool's own retries (``@tool(retries=3)``) before the model sees an error.
 
-What providers say may quote the key that was sent: whatever looks like one is taken out of the words before they are
-recorded (``redact_secrets``).
+A provider's message may quote the key that was sent: ``redact_secrets`` removes everything that looks like one before
+the message is recorded.
 """
 
 from __future__ import annotations
@@ -32,54 +32,54 @@ from holdfast.errors import ModelError, ModelRequestRejected, ModelUnavailable, 
 from holdfast.reports.recorded_reply import FailedModel
 
 DEFAULT_RETRY_POLICY = RetryPolicy()
-"""How model calls are repeated after an infrastructure fault, unless an agent says otherwise."""
+"""How model calls are repeated after a transient failure, unless an agent has its own policy."""
 
 MAX_MESSAGE_CHARS = 1000
-"""Characters of a provider's words that are kept."""
+"""Characters of a provider's message that are recorded."""
 
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 _MISSING_ENDPOINT_STATUSES = frozenset({404, 405, 501})
-"""How an endpoint answers that does not have the API that it is asked for."""
+"""The answers of an endpoint that does not have the requested API."""
 
 _TRANSPORT_PACKAGES = frozenset(
     {"httpx", "httpx2", "httpcore", "httpcore2", "h2", "h11", "aiohttp", "anyio", "ssl", "grpc"}
 )
-"""Packages whose errors are those of the way."""
+"""Packages whose errors are transport errors."""
 
 _SDK_PACKAGES = frozenset(
     {"openai", "anthropic", "groq", "mistralai", "cohere", "google", "botocore", "huggingface_hub"}
 )
-"""Packages whose errors are sorted by the status that they carry."""
+"""Packages whose errors are classified by their status."""
 
 _SETUP_ERRORS = frozenset({"InvalidURL", "UnsupportedProtocol"})
-"""Errors of transports that are mistakes in the set-up."""
+"""Transport errors that are mistakes in the configuration."""
 
 
 class ModelFailure(NamedTuple):
-    """What has happened to a model call."""
+    """The failure of a model call."""
 
     is_transient: bool
-    """It may pass: the same call may succeed later."""
+    """The same call may succeed later."""
     message: str
-    """The provider's words, or the library's."""
+    """The message of the provider, or of the library."""
     status_code: int | None = None
     retry_after_s: float | None = None
-    """Seconds that the provider asks to wait."""
+    """How long the provider asks to wait."""
     hint: str = ""
-    """What a person can do about it."""
+    """Advice for a person."""
     is_too_long: bool = False
-    """The provider says that the conversation is longer than what the model takes."""
+    """The provider says that the conversation is too long for the model."""
     refusal: str = ""
-    """The words in which the model itself refuses to answer."""
+    """The message of a model that refuses to answer."""
 
     @property
     def description(self) -> str:
-        """The words with the status."""
+        """The message with the status."""
         return self.message if self.status_code is None else f"status {self.status_code}: {self.message}"
 
 
 class TransientModelError(Exception):
-    """Tells the engine to make the call again. It is never recorded as an outcome."""
+    """Lets the engine repeat the call. It is never recorded as an outcome."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ class TransientModelError(Exception):
 
 
 def read_retry_after(error: BaseException) -> float | None:
-    """How long a fault says to wait; for the engine's retry policy."""
+    """The wait before the next attempt, for the engine's retry policy."""
     return error.retry_after_s if isinstance(error, TransientModelError) else None
 
 
@@ -99,19 +99,20 @@ def compute_next_delay_s(
     random_value: float,
     failing_for_s: float,
 ) -> float | None:
-    """Seconds after which the same model is asked again, having failed so often and so long; ``None``: it is not."""
+    """Seconds until the same model is called again, after this many attempts and this long; ``None``: never."""
     if not failure.is_transient or not policy.should_retry(attempts, error):
         return None
-    asked = [failure.retry_after_s, None if policy.read_retry_after is None else policy.read_retry_after(error)]
-    wait = policy.compute_delay_s(attempts, random_value, max((one for one in asked if one is not None), default=None))
+    waits = [failure.retry_after_s, None if policy.read_retry_after is None else policy.read_retry_after(error)]
+    min_wait = max((wait for wait in waits if wait is not None), default=None)
+    wait = policy.compute_delay_s(attempts, random_value, min_wait)
     return None if policy.is_past_limit(failing_for_s + wait) else wait
 
 
 def classify_error(error: Exception) -> ModelFailure:
-    """What an exception of a model call means."""
+    """Classify an exception of a model call."""
     from pydantic_ai import exceptions as library
 
-    if isinstance(error, ModelRequestRejected | UsageError):  # of ours: no price for a budget, no such model, no key
+    if isinstance(error, ModelRequestRejected | UsageError):  # no price for a budget, no such model, no key
         refusal = error.refusal if isinstance(error, ModelRequestRejected) else ""
         return ModelFailure(False, redact_secrets(str(error)), refusal=redact_secrets(refusal))
     if isinstance(error, library.ModelAPIError):
@@ -136,15 +137,15 @@ def classify_error(error: Exception) -> ModelFailure:
 def make_model_error(
     model: str, failure: ModelFailure, attempts: int, other_failures: Sequence[FailedModel], run_id: str
 ) -> ModelError:
-    """The error with which a step fails when no model has answered; ``failure`` is that of the one asked last."""
+    """The error of a step when no model has answered; ``failure`` is that of the last model."""
     if failure.is_transient:
         happened = f"{model} gave no answer in {attempts} attempt{'' if attempts == 1 else 's'}"
     else:
         happened = f"The call of {model} was refused"
     words = f"{happened}: {_end_sentence(failure.description)}"
     if other_failures:
-        told = "; ".join(f"{one.model}: {one.error.rstrip('.')}" for one in other_failures)
-        words += f" The other models did not answer either: {told}."
+        others = "; ".join(f"{other.model}: {other.error.rstrip('.')}" for other in other_failures)
+        words += f" The other models did not answer either: {others}."
     advice = failure.hint
     if failure.is_transient and failure.retry_after_s:
         advice = f"The provider asks to wait {failure.retry_after_s:,.0f} s."
@@ -161,7 +162,7 @@ def make_model_error(
 
 
 def _classify_provider_error(error: Any) -> ModelFailure:
-    """An error of the library that came from a provider, or from the way to it."""
+    """An error of the library that comes from a provider, or from the connection to it."""
     from pydantic_ai import exceptions as library
 
     status: int | None = getattr(error, "status_code", None)
@@ -179,8 +180,8 @@ def _classify_provider_error(error: Any) -> ModelFailure:
             too_long = kind is library.ModelContextWindowExceededError
             return ModelFailure(False, words, status, hint=advice, is_too_long=too_long)
     if status is not None:
-        passing = _is_transient_status(status) or status < 300
-        return ModelFailure(passing, words, status, error.retry_after if passing else None)
+        is_transient = _is_transient_status(status) or status < 300
+        return ModelFailure(is_transient, words, status, error.retry_after if is_transient else None)
     return ModelFailure(not isinstance(error, library.ModelRequestRejectedError), words, None, error.retry_after)
 
 
@@ -194,16 +195,14 @@ def _format_not_found_hint(error: Any) -> str:
 
 
 def _classify_group(group: ExceptionGroup[Exception]) -> ModelFailure:
-    """All the models of a library's fallback model have failed: worth another try if one of them is."""
-    faults = [classify_error(one) for one in group.exceptions]
-    chosen = next((fault for fault in faults if fault.is_transient), faults[-1])
-    return chosen._replace(
-        message=_clean_message("; ".join(fault.description for fault in faults)), status_code=chosen.status_code
-    )
+    """The failure of all models of the library's fallback model: transient if one of them is."""
+    failures = [classify_error(error) for error in group.exceptions]
+    chosen = next((failure for failure in failures if failure.is_transient), failures[-1])
+    return chosen._replace(message=_clean_message("; ".join(failure.description for failure in failures)))
 
 
 def _classify_unknown_error(error: Exception) -> ModelFailure:
-    """An error that no layer below has translated."""
+    """An error that no lower layer has translated."""
     from pydantic import ValidationError
 
     words = _clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
@@ -223,13 +222,13 @@ def _classify_unknown_error(error: Exception) -> ModelFailure:
 
 
 def _extract_message(error: Any) -> str:
-    """The provider's own words, from the body of its answer; else the library's."""
+    """The provider's message, from the body of its answer; else the library's."""
     body = getattr(error, "body", None)
     if isinstance(body, Mapping):
         inner: Any = cast("Mapping[str, Any]", body).get("error", cast(Any, body))
-        said: Any = cast("Mapping[str, Any]", inner).get("message") if isinstance(inner, Mapping) else inner
-        if isinstance(said, str) and said:
-            return _clean_message(said)
+        message: Any = cast("Mapping[str, Any]", inner).get("message") if isinstance(inner, Mapping) else inner
+        if isinstance(message, str) and message:
+            return _clean_message(message)
     return _clean_message(str(error))
 
 

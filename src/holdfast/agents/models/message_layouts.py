@@ -1,8 +1,8 @@
-"""How each part of a message is written, field by field. This module imports the model library: see ``messages``.
+"""The recorded form of each part of a message, field by field. This module imports the model library: see ``messages``.
 
-By hand and not by pydantic, because it is done for every message of every turn, and because a form that we write
-ourselves stays the same when the library renames a class. A field of the library that this table does not know, and
-that has a value, sends the whole part through the library, so that nothing is lost.
+Written by hand and not with pydantic, because it runs for every message of every turn, and because the form stays the
+same when the library renames a class. If a field that these tables do not contain has a value, the library dumps the
+whole part, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from holdfast.errors import UnreadableRecord, UnrecordableValue
 _get_fields: Callable[[object], dict[str, Any]] = vars
 
 _ALIASES = {"_media_type": "media_type", "_identifier": "identifier"}
-"""Fields that are private in the library, by the names that its constructors take."""
+"""Private fields of the library, and the names of the constructor's parameters."""
 
 _CALL_FIELDS = "tool_call_id args tool_kind id provider_name provider_details"
 _RESULT_FIELDS = "tool_call_id content tool_kind metadata timestamp outcome"
 _FILE_FIELDS = "_media_type _identifier force_download vendor_metadata"
 
 _LayoutTable = dict[str, tuple[type[Any], str, str]]
-"""What a form is called: the class, the field that stands under that name, and the other fields that are written."""
+"""By the recorded name of a class: the class, the field that is written under that name, and the other fields."""
 
 _PART_LAYOUTS: _LayoutTable = {
     "text": (TextPart, "content", "id provider_name provider_details"),
@@ -93,7 +93,7 @@ _MESSAGE_LAYOUTS: _LayoutTable = {
 
 
 class _Layout:
-    """How one class is written."""
+    """The recorded form of one class."""
 
     __slots__ = ("cls", "fields", "keys", "kind", "main_field", "required", "unmapped")
 
@@ -110,21 +110,21 @@ class _Layout:
             for field in dataclasses.fields(cls)
             if field.name in written and field.default is field.default_factory is dataclasses.MISSING
         )
-        """Those without a default: left out when they are ``None``, and ``None`` again when they are read."""
+        """Fields without a default: left out if they are ``None``, and ``None`` again when they are read."""
         known = {main_field, "kind", "part_kind", *written}
         self.unmapped = tuple((name, default) for name, default in defaults.items() if name not in known)
 
 
 def _get_default(field: dataclasses.Field[Any]) -> Any:
     if field.default_factory is not dataclasses.MISSING:
-        made = field.default_factory()
-        return None if isinstance(made, datetime | str) else made  # a moment or an id of its own is always written
+        default = field.default_factory()
+        return None if isinstance(default, datetime | str) else default  # timestamps and ids are always written
     return None if field.default is dataclasses.MISSING else field.default
 
 
 def _build_layouts(table: _LayoutTable) -> tuple[dict[type[Any], _Layout], dict[str, _Layout]]:
-    forms = [_Layout(kind, *row) for kind, row in table.items()]
-    return {form.cls: form for form in forms}, {form.kind: form for form in forms}
+    layouts = [_Layout(kind, *row) for kind, row in table.items()]
+    return {layout.cls: layout for layout in layouts}, {layout.kind: layout for layout in layouts}
 
 
 _part_by_class, _part_by_kind = _build_layouts(_PART_LAYOUTS)
@@ -134,15 +134,15 @@ _message_by_class, _message_by_kind = _build_layouts(_MESSAGE_LAYOUTS)
 
 def dump(message: ModelMessage) -> dict[str, Any]:
     """A message as plain data."""
-    form = _message_by_class.get(get_type(message))
-    if form is None:
+    layout = _message_by_class.get(get_type(message))
+    if layout is None:
         raise UnrecordableValue(
             f"A message is a `ModelRequest` or a `ModelResponse`, not a `{type(message).__name__}`."
         )
     fields = _get_fields(message)
-    data: dict[str, Any] = {"role": form.kind, "parts": [_dump_part(part, form.cls) for part in message.parts]}
-    _write_fields(form, fields, data)
-    if _has_unmapped(form, fields):
+    data: dict[str, Any] = {"role": layout.kind, "parts": [_dump_part(part, layout.cls) for part in message.parts]}
+    _write_fields(layout, fields, data)
+    if _has_unmapped(layout, fields):
         whole = _dump_with_library(dataclasses.replace(message, parts=[]))
         del whole["parts"]
         return {**data, "other": whole, "library": LIBRARY}
@@ -152,12 +152,12 @@ def dump(message: ModelMessage) -> dict[str, Any]:
 def load(data: Mapping[str, Any]) -> ModelMessage:
     """The message in plain data."""
     try:
-        form = _message_by_kind[data["role"]]
-        parts = [_load_part(part, form) for part in data["parts"]]
+        layout = _message_by_kind[data["role"]]
+        parts = [_load_part(part, layout) for part in data["parts"]]
         if (other := data.get("other")) is not None:
             whole = _load_with_library({**other, "parts": []}, data)
             return cast(ModelMessage, dataclasses.replace(cast(Any, whole), parts=parts))
-        return form.cls(parts=parts, **_read_fields(form, data))
+        return layout.cls(parts=parts, **_read_fields(layout, data))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnreadableRecord(
             f"A recorded message cannot be read ({type(error).__name__}: {error}). It may have been written by a newer "
@@ -166,19 +166,19 @@ def load(data: Mapping[str, Any]) -> ModelMessage:
 
 
 def _dump_part(part: Any, message: type[ModelMessage]) -> dict[str, Any]:
-    form = _part_by_class.get(get_type(part))
-    if form is None:
+    layout = _part_by_class.get(get_type(part))
+    if layout is None:
         return _dump_unknown_part(part, message)
     fields = _get_fields(part)
-    data: dict[str, Any] = {form.kind: fields[form.main_field]}
-    if form.kind == "prompt":
+    data: dict[str, Any] = {layout.kind: fields[layout.main_field]}
+    if layout.kind == "prompt":
         if get_type(content := fields["content"]) is not str:
             data["prompt"] = [_dump_content(item) for item in content]
-    elif "content" in form.keys and not is_json_value(fields["content"]):
+    elif "content" in layout.keys and not is_json_value(fields["content"]):
         return {**data, **_dump_unknown_part(part, message)}  # a result with files in it
-    if _has_unmapped(form, fields):
+    if _has_unmapped(layout, fields):
         return {**data, **_dump_unknown_part(part, message)}
-    _write_fields(form, fields, data)
+    _write_fields(layout, fields, data)
     return data
 
 
@@ -187,24 +187,24 @@ def _load_part(data: Mapping[str, Any], message: _Layout) -> Any:
         kind = "request" if message.kind == "user" else "response"
         [part] = _load_with_library({"kind": kind, "parts": [other]}, data).parts
         return part
-    form = _part_by_kind[next(iter(data), "")]
-    main = data[form.kind]
-    if form.kind == "prompt" and type(main) is not str:
+    layout = _part_by_kind[next(iter(data), "")]
+    main = data[layout.kind]
+    if layout.kind == "prompt" and type(main) is not str:
         main = [_load_content(item) for item in main]
-    return form.cls(**{form.main_field: main}, **_read_fields(form, data))
+    return layout.cls(**{layout.main_field: main}, **_read_fields(layout, data))
 
 
 def _dump_content(item: Any) -> str | dict[str, Any]:
     if type(item) is str:
         return item
-    form = _content_by_class.get(get_type(item))
-    if form is None or _has_unmapped(form, _get_fields(item)):
+    layout = _content_by_class.get(get_type(item))
+    if layout is None or _has_unmapped(layout, _get_fields(item)):
         prompt = _dump_with_library(ModelRequest(parts=[UserPromptPart(content=[item])]))["parts"][0]
         return {"other": prompt["content"][0], "library": LIBRARY}
     fields = _get_fields(item)
-    main = fields[form.main_field]
-    data: dict[str, Any] = {form.kind: base64.b64encode(main).decode() if get_type(main) is bytes else main}
-    _write_fields(form, fields, data)
+    main = fields[layout.main_field]
+    data: dict[str, Any] = {layout.kind: base64.b64encode(main).decode() if get_type(main) is bytes else main}
+    _write_fields(layout, fields, data)
     return data
 
 
@@ -216,11 +216,11 @@ def _load_content(data: str | Mapping[str, Any]) -> Any:
         prompt = {"part_kind": "user-prompt", "content": [other]}
         part = cast(Any, _load_with_library({"kind": "request", "parts": [prompt]}, data).parts[0])
         return part.content[0]
-    form = _content_by_kind[next(iter(data), "")]
-    main = data[form.kind]
-    if form.main_field == "data":
+    layout = _content_by_kind[next(iter(data), "")]
+    main = data[layout.kind]
+    if layout.main_field == "data":
         main = base64.b64decode(main)
-    return form.cls(**{form.main_field: main}, **_read_fields(form, data))
+    return layout.cls(**{layout.main_field: main}, **_read_fields(layout, data))
 
 
 # Fields
@@ -257,13 +257,13 @@ def _read_fields(layout: _Layout, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_unmapped(layout: _Layout, fields: Mapping[str, Any]) -> bool:
-    """Whether there is something in it that this table does not know."""
+    """Whether a field that the layout does not contain has a value."""
     return any(fields.get(name, default) != default for name, default in layout.unmapped)
 
 
 def _dump_usage(usage: RequestUsage) -> dict[str, Any]:
     used = {name: value for name, value in _get_fields(usage).items() if value}
-    if usage.cost is not None:  # no cost is not the same as an unknown one
+    if usage.cost is not None:  # a cost of 0 differs from an unknown one
         used["cost"] = str(usage.cost)
     return used if is_json_value(used) else to_json_value(used)
 
@@ -276,7 +276,7 @@ def _load_usage(data: Mapping[str, Any]) -> RequestUsage:
 
 
 def is_json_value(value: Any) -> bool:
-    """Whether JSON can say it as it is."""
+    """Whether JSON represents it exactly."""
     kind = get_type(value)
     if kind is str or kind is int or kind is bool or value is None:
         return True
@@ -290,7 +290,7 @@ def is_json_value(value: Any) -> bool:
 
 
 def to_json_value(value: Any) -> Any:
-    """The value as JSON data: a moment as text, and so on."""
+    """The value as JSON data, such as a datetime as text."""
     try:
         return from_json(to_json(value, inf_nan_mode="strings", bytes_mode="base64"))
     except (PydanticSerializationError, ValueError, TypeError) as error:

@@ -1,7 +1,7 @@
-"""Messages in our own form: plain JSON data that stays readable when the model library changes.
+"""The recorded form of messages: plain JSON data that stays readable when the model library changes.
 
-The library reads JSON that its older versions wrote, but not that of newer ones, and a journal may be read by either.
-Golden files (``tests/golden``) guard the form.
+The library reads JSON of its older versions, but not of newer ones, and either may read a journal. Golden files
+(``tests/golden``) guard the form.
 
 A message is ``{"role": "user" | "model", "parts": [...], ...}``. A part is named by its first key, which holds its
 content::
@@ -11,9 +11,9 @@ content::
     {"system": "Be kind."}                                    {"call": "search", "tool_call_id": ..., "args": ...}
     {"result": "search", "tool_call_id": ..., "content": ...}
 
-The further keys are the model library's own field names; default values are left out. Parts that every provider has are
-written field by field (see ``message_layouts``). Everything else is kept in the library's own form, as ``{"other":
-{...}, "library": "2.66.0"}``, and the library reads it back. An unknown key, written by a newer version, is ignored.
+The other keys are the model library's field names; default values are left out. Parts that every provider has are
+written field by field (see ``message_layouts``). Everything else is in the library's own form, as ``{"other": {...},
+"library": "2.66.0"}``, and the library reads it back. An unknown key, written by a newer version, is ignored.
 
 Nothing here imports the library before a message is dumped or loaded.
 """
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def dump_message(message: ModelMessage) -> dict[str, Any]:
-    """A message as plain data. It may share lists and dicts with the message."""
+    """A message as plain data, which may share lists and dicts with the message."""
     from holdfast.agents.models.message_layouts import dump
 
     return dump(message)
 
 
 def load_message(data: dict[str, Any]) -> ModelMessage:
-    """The message that was dumped. Raises ``UnreadableRecord``."""
+    """The message in plain data. Raises ``UnreadableRecord``."""
     from holdfast.agents.models.message_layouts import load
 
     return load(data)
@@ -48,7 +48,7 @@ def dump_messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
 
 def load_messages(data: Sequence[dict[str, Any]]) -> list[ModelMessage]:
     """Several messages from plain data."""
-    return [load_message(one) for one in data]
+    return [load_message(item) for item in data]
 
 
 def dump_content(content: Sequence[UserContent]) -> list[Any]:
@@ -59,6 +59,6 @@ def dump_content(content: Sequence[UserContent]) -> list[Any]:
 
 
 def load_content(data: list[Any]) -> list[UserContent]:
-    """The parts of a prompt that were dumped."""
+    """The parts of a prompt from plain data."""
     [part] = load_message({"role": "user", "parts": [{"prompt": data}]}).parts
     return part.content  # type: ignore[union-attr, return-value]

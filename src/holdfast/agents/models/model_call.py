@@ -1,12 +1,12 @@
 """One model call as a recorded step.
 
 In workflow code, ``issue_within_budget`` issues the step ``model call`` and returns its ``Reply``. When a budget does
-not allow the call, that is recorded as the step's failure; the run then waits, parked, until the budget is raised, and
-the call is issued again. A full context is recorded in the same way, for the loop to see (``context_limit``).
+not allow the call, the step records that as its failure. The run then waits, parked, until the budget is raised, and
+issues the call again. A full context is recorded in the same way, for the agent loop to handle (``context_limit``).
 
-In the step, ``ask_model`` reserves what the call may use, asks the first model of the chain that has not failed for
-good, and returns the reply. A fault that may pass makes the engine repeat the step after a while: what is known of the
-models so far is kept as the step's progress (``chain``). The provider SDK's own retries are off.
+In the step, ``ask_model`` reserves what the call may use, calls the first model of the chain that has not failed for
+good, and returns the reply. After a transient failure, the engine repeats the step. The state of the models is the
+step's progress (``chain``). The retries of the provider's SDK are off.
 """
 
 from __future__ import annotations
@@ -51,16 +51,14 @@ if TYPE_CHECKING:
     from holdfast.agents.models.context_limit import ContextLimit
 
 MAX_UNRECORDED_RETRY_S = 60.0
-"""Seconds for which a call outside of a run is repeated at most: it holds up its caller, and nothing of it is kept."""
+"""How long a call outside a run is repeated at most: its caller waits, and a crash loses everything."""
 
 
 class ModelCall:
-    """What a model is asked. Made in workflow code, and read by the step: it is never recorded."""
+    """The input of a model call. Workflow code makes it, the step reads it, and the journal never contains it.
 
-    __slots__ = (
-        *("model_chain", "get_feedback", "should_continue", "seen_parts", "messages", "peak_output_tokens"),
-        *("parameters", "context_limit", "last_usage", "turn", "add_earlier_messages"),
-    )
+    Not a dataclass: the journal shows the arguments of a step, and would show its fields instead of the turn.
+    """
 
     def __init__(
         self,
@@ -79,30 +77,33 @@ class ModelCall:
     ) -> None:
         self.model_chain = model_chain
         self.messages = messages
-        """All of the conversation so far: the list itself, which nobody changes while the call is in flight."""
+        """The whole conversation so far: the list itself, which does not change while the call is in flight."""
         self.parameters = parameters
         self.turn = turn
         self.get_feedback = get_feedback
-        """Tells, in words for the model, why an answer cannot be used; ``None``: it can."""
+        """Returns why an answer cannot be used, in words for the model, or ``None`` if it can."""
         self.last_usage = last_usage
-        """The usage of the call before this one in the same conversation, from which the next input is estimated."""
+        """The usage of the previous call in the same conversation, from which the next input is estimated."""
         self.peak_output_tokens = peak_output_tokens
-        """The most output tokens that a call of this conversation had so far."""
-        self.add_earlier_messages = add_earlier_messages
-        """Puts before these messages what was said in earlier runs, which only the step can read."""
+        """The most output tokens of a call of this conversation so far."""
         self.seen_parts = seen_parts or SeenParts()
-        """What is known of the conversation's older messages, so that they are not looked at in each turn."""
+        """Which messages were already scanned, so that a turn scans only the new ones."""
         self.context_limit = context_limit
-        """Tells when the context is full; ``None``: it is the provider who refuses it, and that is a failure."""
+        """Detects a full context; ``None``: if the provider rejects the conversation as too long, the call fails."""
         self.should_continue = should_continue
-        """Whether the model is to continue a text that was cut off at the limit of tokens."""
+        """Whether the model continues a text that was cut off at the token limit."""
+        self._add_earlier_messages = add_earlier_messages
 
     def __repr__(self) -> str:
         return str(self.turn)
 
+    async def get_all_messages(self) -> Sequence[ModelMessage]:
+        """The messages to send, with those of earlier runs of the session. Only a step can read these."""
+        return self.messages if self._add_earlier_messages is None else await self._add_earlier_messages(self.messages)
+
 
 async def issue_within_budget(execution: Execution, call: StepCall) -> tuple[Any, Outcome]:
-    """Call a step that asks a model, once the budgets allow it: the value that it returned, and its outcome."""
+    """Issue a step that calls a model, as soon as the budgets allow it. Returns its value and its outcome."""
     while True:
         outcome = await execution.issue(RecordKind.STEP, call.step.name, call)
         try:
@@ -113,62 +114,53 @@ async def issue_within_budget(execution: Execution, call: StepCall) -> tuple[Any
 
 
 async def ask_model(model_call: ModelCall) -> Reply:
-    """The step: reserve, ask, and check the answer. Outside of a run nothing is reserved, and it waits by itself."""
+    """The step: reserve, call, and check the answer. Outside a run, it reserves nothing and waits by itself."""
     step = current_context.get(None)
     chain = model_call.model_chain
     state = ChainState.from_progress(None if step is None else step.progress, chain)
-    messages = model_call.messages
-    if model_call.add_earlier_messages is not None:
-        messages = await model_call.add_earlier_messages(messages)
-    place = state.choose_index(_get_time())
+    messages = await model_call.get_all_messages()
     for number in itertools.count():
-        model = chain.models[place]
+        index = state.choose_index(_get_time())
+        model = chain.models[index]
         try:
             response, usage = await _ask_once(model_call, model, messages, number)
         except Exception as error:
             if isinstance(error, HoldfastError) and not isinstance(error, ModelRequestRejected | UsageError):
-                raise  # a budget that would be passed, a store that cannot be written: no matter of the model's
-            fault = classify_error(error)
-            if fault.is_too_long and model_call.context_limit is not None:
-                if (
-                    full := model_call.context_limit.interpret_rejection(model_call, model, messages, fault)
-                ) is not None:
+                raise  # an exceeded budget or an unavailable store is not the model's failure
+            failure = classify_error(error)
+            if failure.is_too_long and (limit := model_call.context_limit) is not None:
+                if (full := limit.interpret_rejection(model_call, model, messages, failure)) is not None:
                     raise full from error
-                fault = fault._replace(hint=model_call.context_limit.make_hint())
-            wait = _note_failure(state, place, chain.get_retry_policy(model), fault, error)
+                failure = failure._replace(hint=limit.make_hint())
+            wait = _note_failure(state, index, chain.get_retry_policy(model), failure, error)
         else:
-            complaint = None if model_call.get_feedback is None else model_call.get_feedback(response)
-            continues = model_call.should_continue and complaint is None and is_truncated_text(response)
+            feedback = None if model_call.get_feedback is None else model_call.get_feedback(response)
+            is_continued = model_call.should_continue and feedback is None and is_truncated_text(response)
             return Reply(
                 response,
                 get_model_name(model),
                 usage,
-                tuple(state.list_failed(except_index=place)),
-                CONTINUE_PROMPT if continues else complaint,
-                is_continued=continues,
+                tuple(state.list_failed(except_index=index)),
+                CONTINUE_PROMPT if is_continued else feedback,
+                is_continued=is_continued,
             )
         if wait is None:
-            run_id = "" if step is None else step.run_id
+            attempts, others = state.models[index].attempts, state.list_failed(except_index=index)
             raise make_model_error(
-                get_model_name(model),
-                fault,
-                state.models[place].attempts,
-                state.list_failed(except_index=place),
-                run_id,
+                get_model_name(model), failure, attempts, others, "" if step is None else step.run_id
             )
         if step is not None:
             step.heartbeat(state.to_progress())
             if wait:
                 raise TransientModelError(state.describe_failures(), wait)
         await asyncio.sleep(wait)
-        place = state.choose_index(_get_time())
-    raise AssertionError("somebody has answered, or the last one has failed")
+    raise AssertionError("the loop ends with a reply or an error")
 
 
 def _note_failure(
     state: ChainState, index: int, policy: RetryPolicy, failure: ModelFailure, error: Exception
 ) -> float | None:
-    """Note that a model gave no answer, and return the seconds until the next request; ``None``: there is none."""
+    """Note that a model gave no answer. Returns the seconds until the next request; ``None``: there is none."""
     now, model = _get_time(), state.models[index]
     model.attempts += 1
     if model.failing_since is None:
@@ -190,27 +182,25 @@ def _get_time() -> float:
 async def _ask_once(
     model_call: ModelCall, model: str | Model, messages: Sequence[ModelMessage], request_number: int
 ) -> tuple[ModelResponse, Usage]:
-    """Ask one model one time: the request of this number in this attempt."""
+    """Call one model once. ``request_number`` counts the requests of this attempt."""
     executor = find_step_executor()
     should_stream = executor is not None and model_call.model_chain.should_stream
     await load_model(model)
-    asked = get_model(model)
-    await warm_up_decoder(asked, stream=should_stream)
+    loaded = get_model(model)
+    await warm_up_decoder(loaded, stream=should_stream)
     if model_call.context_limit is not None:
-        model_call.context_limit.check(model_call, asked, messages)
+        model_call.context_limit.check(model_call, loaded, messages)
     if executor is not None and executor.run.has_budget:
-        await executor.reserve(estimate_usage(model_call, asked, messages))
-    settings = disable_sdk_retries(asked, model_call.model_chain.settings)
+        await executor.reserve(estimate_usage(model_call, loaded, messages))
+    settings = disable_sdk_retries(loaded, model_call.model_chain.settings)
     scope = asyncio.timeout(model_call.model_chain.timeout_s)
     try:
         async with scope:
-            whole = prepare_messages(asked, messages, model_call.parameters, model_call.seen_parts)
-            append = (
-                executor.get_text_appender(current_context.get(), request_number)
-                if executor is not None and should_stream
-                else None
-            )
-            response = await request(asked, whole, settings, model_call.parameters, append)
+            prepared = prepare_messages(loaded, messages, model_call.parameters, model_call.seen_parts)
+            on_text = None
+            if executor is not None and should_stream:
+                on_text = executor.get_text_appender(current_context.get(), request_number)
+            response = await request(loaded, prepared, settings, model_call.parameters, on_text)
     except TimeoutError:
         if scope.expired():
             raise TimeoutError(f"no answer within {model_call.model_chain.timeout_s:g} s") from None
@@ -218,19 +208,24 @@ async def _ask_once(
     return response, usage_from_response(response)
 
 
-MODEL_CALL_RETRY = RetryPolicy(
+_MODEL_CALL_RETRY = RetryPolicy(
     backoff=0.0, give_up_after=None, retry_on=(TransientModelError,), read_retry_after=read_retry_after
 )
-"""As often and as long as the step that asks says so: it counts its attempts for each model."""
+"""Without limits of its own: the step counts the attempts for each model, and says when to repeat it."""
 
-MODEL_CALL_STEP = StepDefinition(
-    STEP,
-    ask_model,
-    is_async=True,
-    output_codec=REPLY_CODEC,
-    parameters=("turn",),
-    namespace={},
-    retry=MODEL_CALL_RETRY,
-    read_usage=lambda reply: ModelUsage(reply.usage, reply.model),
-)
-"""The step."""
+
+def make_model_call_step(name: str, function: Callable[[Any], Awaitable[Reply]]) -> StepDefinition:
+    """A step that calls a model: it records a ``Reply`` with its usage. The journal shows the call's turn."""
+    return StepDefinition(
+        name,
+        function,
+        is_async=True,
+        output_codec=REPLY_CODEC,
+        parameters=("turn",),
+        namespace={},
+        retry=_MODEL_CALL_RETRY,
+        read_usage=lambda reply: ModelUsage(reply.usage, reply.model),
+    )
+
+
+MODEL_CALL_STEP = make_model_call_step(STEP, ask_model)

@@ -28,8 +28,8 @@ class ModelOptions:
     timeout: Duration = DEFAULT_TIMEOUT_S
     """How long one attempt of a model call may take."""
     retry: RetryPolicy | Mapping[str, RetryPolicy] | None = None
-    """How a model call that got no answer is repeated: a ``RetryPolicy``, or one for each of some of the models, by
-    name. Default: for a day, at least every five minutes. A tool has its own: ``@tool(retry=...)``."""
+    """How a model call without an answer is repeated: a ``RetryPolicy``, or policies for some of the models by name.
+    Default: for a day, at least every five minutes. A tool has its own: ``@tool(retry=...)``."""
     stream: bool = True
     """Whether answers are requested as streams, so that followers of a run (see ``Handle.events``) read them as they
     are written. Models that cannot stream are called without."""
@@ -52,7 +52,7 @@ class ModelOptions:
 def make_model_chain(
     model: str | Model, fallback: str | Model | Sequence[str | Model], options: ModelOptions | None, subject: str
 ) -> ModelChain:
-    """A model and its fallbacks, with how they are called. Raises ``DefinitionError``."""
+    """The chain of a model and its fallbacks. Raises ``DefinitionError``."""
     if options is None:
         options = ModelOptions()
     elif not isinstance(options, ModelOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -70,7 +70,7 @@ def make_model_chain(
 
 
 def _resolve_retry_policies(retry: RetryPolicies | None, models: Sequence[str | Model], subject: str) -> RetryPolicies:
-    """Policies by the names that the models have in records."""
+    """Policies by the models' recorded names."""
     if not isinstance(retry, Mapping):
         return DEFAULT_RETRY_POLICY if retry is None else retry
     names = [get_model_name(model) for model in models]

@@ -1,15 +1,15 @@
-"""Which model a name stands for.
+"""Resolves model names to models.
 
-``provider:name`` is a model of that provider; a bare name that is known (``gpt-4o``, ``claude-sonnet-5``) stands for
-its maker's. A model object of the library is taken as it is: that is how an endpoint with a base URL of its own, a
-test model or a function model is used. Models are made when they are first asked, once for each event loop, because
-their connections belong to one; these are closed when the loop shuts down.
+``provider:name`` is a model of that provider; a known bare name (``gpt-4o``, ``claude-sonnet-5``) is a model of its
+maker. A model object of the library is used as it is: for an endpoint with its own base URL, a test model, or a
+function model. A model is made on first use, once for each event loop, because its connections belong to a loop; they
+are closed when the loop shuts down.
 
 The retries of the providers' own SDKs are off (``disable_sdk_retries``): there is one retry layer, the engine's.
-Bedrock's client is made without them. Hugging Face and xAI cannot be told; nor can a Bedrock client that you have made
-yourself: give it ``Config(retries={"total_max_attempts": 1})``.
+Bedrock's client is made without them. The retries of Hugging Face and xAI cannot be turned off, nor those of a Bedrock
+client that you have made yourself: give it ``Config(retries={"total_max_attempts": 1})``.
 
-A test puts its own model in place of all others with ``model_override``.
+A test replaces all models by its own with ``model_override``.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
 model_override: contextvars.ContextVar[Model | None] = contextvars.ContextVar("holdfast_model", default=None)
-"""The model that answers in place of every other one, in a test."""
+"""The model that replaces every other one in a test."""
 
 
 class PriorCalls(NamedTuple):
-    """How many questions of a run's other ``@llm_step``s came before the one that is being asked."""
+    """How many questions of a run's other ``@llm_step``s came before the current one."""
 
     model: str | Model
     model_count: int
@@ -46,10 +46,10 @@ class PriorCalls(NamedTuple):
 
 
 prior_calls: contextvars.ContextVar[PriorCalls | None] = contextvars.ContextVar("holdfast_earlier", default=None)
-"""For a scripted model: each ``@llm_step`` is a conversation of its own, and they share one script."""
+"""For a scripted model: each ``@llm_step`` is a separate conversation, and they share one script."""
 
 PROVIDER_EXTRAS = frozenset({"openai", "anthropic", "google", "mistral", "groq", "bedrock", "cohere", "huggingface"})
-"""The extras of Holdfast that bring a provider's package."""
+"""The extras of Holdfast that install a provider's package."""
 
 _PROVIDER_PATTERNS = (
     (re.compile(r"gpt-|chatgpt-|o\d+(-|$)"), "openai"),
@@ -60,7 +60,17 @@ _PROVIDER_PATTERNS = (
     (re.compile(r"deepseek-"), "deepseek"),
     (re.compile(r"command-"), "cohere"),
 )
-"""Whose model a bare name is: also those of models that came out after the library."""
+"""The maker of a model with a bare name, also of models that are newer than the library."""
+
+
+_LIBRARY_MODULES = ("messages", "models", "tools", "usage")
+"""The modules of the model library that every agent needs. They take more than a second to import."""
+
+
+def load_library() -> None:
+    """Import the model library. Called in a thread, before an agent's first run begins."""
+    for name in _LIBRARY_MODULES:
+        import_module(f"pydantic_ai.{name}")
 
 
 class _LoopModels:
@@ -72,9 +82,9 @@ class _LoopModels:
         self._closer: AsyncGenerator[None] | None = None
 
     async def open(self, model: Model) -> None:
-        """Take care of a model's connections until the loop shuts down."""
+        """Open a model's connections, and close them when the loop shuts down."""
         if self._closer is None:
-            # A loop that shuts down closes the generators that have begun on it, and then there is time to await.
+            # A loop that shuts down closes its async generators, and these may still await.
             self._closer = self._close_on_shutdown()
             await anext(self._closer)
         self._opened.append(model)
@@ -102,7 +112,7 @@ def _get_loop_models() -> _LoopModels:
 
 
 def get_model_name(model: str | Model) -> str:
-    """The model as people write it: ``openai:gpt-4o``. Imports nothing."""
+    """The model's name as users write it: ``openai:gpt-4o``. Imports nothing."""
     if isinstance(model, str):
         if ":" in model:
             return model
@@ -112,17 +122,17 @@ def get_model_name(model: str | Model) -> str:
 
 
 def unwrap_models(model: Any) -> list[Any]:
-    """The models of a provider that a model is made of: what it wraps, and each of those that it falls back to."""
+    """The providers' models inside a model: the one that it wraps, or all that it falls back to."""
     while (wrapped := getattr(model, "wrapped", None)) is not None:
         model = wrapped
     several: Any = getattr(model, "models", None)
     if not isinstance(several, list | tuple):
         return [model]
-    return [inner for one in cast("list[Any]", several) for inner in unwrap_models(one)]
+    return [inner for item in cast("list[Any]", several) for inner in unwrap_models(item)]
 
 
 def check_model(model: object, subject: str) -> None:
-    """What can be said of a model when it is declared, without importing anything: a non-empty name, or an object."""
+    """Check a declared model without importing anything: it is a non-empty name, or a model object."""
     if isinstance(model, str):
         if not model or model != model.strip() or model.endswith(":") or model.startswith(":"):
             raise DefinitionError(f"{subject}: {model!r} is no name of a model. Write it as 'openai:gpt-4o'.")
@@ -133,18 +143,18 @@ def check_model(model: object, subject: str) -> None:
 
 
 def validate_models(model: str | Model, fallback: object, subject: str) -> tuple[str | Model, ...]:
-    """A model and its fallbacks, one or several, in the order in which they are asked."""
+    """A model and its fallbacks, one or several, in the order of their use."""
     others = cast("Sequence[str | Model]", fallback if isinstance(fallback, list | tuple) else (fallback,))
-    for one in (model, *others):
-        check_model(one, subject)
+    for candidate in (model, *others):
+        check_model(candidate, subject)
     return (model, *others)
 
 
 def get_model(model: str | Model) -> Model:
-    """The model to ask, made if need be, for the running event loop. Raises ``UsageError`` for a name that is none."""
-    stand_in = model_override.get()
-    if stand_in is not None:
-        return _instrument(stand_in)
+    """The model for the running event loop, made if necessary. Raises ``UsageError`` for an unknown name."""
+    override = model_override.get()
+    if override is not None:
+        return _instrument(override)
     known = _get_loop_models().models
     key = model if isinstance(model, str) else id(model)
     found = known.get(key)
@@ -154,29 +164,29 @@ def get_model(model: str | Model) -> Model:
 
 
 async def load_model(model: str | Model) -> None:
-    """Make the model that a name stands for, if need be, and take care of its connections.
+    """Make the model of a name, if necessary, and open its connections.
 
     The provider's package is imported in a thread, because that takes a second or more.
     """
-    of_loop = _get_loop_models()
-    if not isinstance(model, str) or model_override.get() is not None or model in of_loop.models:
+    loop_models = _get_loop_models()
+    if not isinstance(model, str) or model_override.get() is not None or model in loop_models.models:
         return
     try:
         await asyncio.to_thread(_create_model, model)
-        if model not in of_loop.models:  # somebody else may have been faster
-            of_loop.models[model] = made = _create_model(model)
-            await of_loop.open(made)
+        if model not in loop_models.models:  # another task may have been faster
+            loop_models.models[model] = created = _create_model(model)
+            await loop_models.open(created)
     except UsageError:
-        pass  # `model_for` will say it
+        pass  # `get_model` will report it
 
 
 def disable_sdk_retries(model: Model, settings: Mapping[str, Any] | None) -> ModelSettings:
-    """The settings of one request, with which the provider's SDK makes one attempt."""
+    """The settings of a request for which the provider's SDK makes one attempt."""
     merged: dict[str, Any] = {**(settings or {})}
     inner: Any = model
     while inner is not None:
         if "max_retries" in getattr(inner, "unsupported_settings", ()):
-            break  # the library would warn that it passes over it
+            break  # the library would warn that it ignores the setting
         inner = getattr(inner, "wrapped", None)
     else:
         merged.setdefault("max_retries", 0)
@@ -194,8 +204,7 @@ def _create_model(name: str) -> Model:
             f"Model {name!r} needs a package that is not installed: {_format_install_hint(error)}."
         ) from error
     except Exception as error:
-        # No key in the environment, most often: the library says which variable is meant, and then goes on about its
-        # own agents.
+        # Mostly a missing key: the library names the environment variable, and then advertises its own agents.
         words = re.sub(r" To try Pydantic AI .*", "", str(error), flags=re.DOTALL)
         raise UsageError(f"Model {name!r} cannot be asked. {words.rstrip('.')}.") from error
 
@@ -208,16 +217,16 @@ def _create_provider(name: str) -> Provider[Any]:
     from pydantic_ai.providers.bedrock import BedrockProvider  # first: it says what to install
 
     boto3, config = cast(Any, import_module("boto3")), cast(Any, import_module("botocore.config"))
-    patience: dict[str, float] = {
-        "read_timeout": float(os.environ.get("AWS_READ_TIMEOUT", 300)),
-        "connect_timeout": float(os.environ.get("AWS_CONNECT_TIMEOUT", 60)),
-    }  # as the library has them
-    one_attempt = config.Config(retries={"total_max_attempts": 1}, **patience)
+    one_attempt = config.Config(
+        retries={"total_max_attempts": 1},
+        # The library's own defaults
+        read_timeout=float(os.environ.get("AWS_READ_TIMEOUT", 300)),
+        connect_timeout=float(os.environ.get("AWS_CONNECT_TIMEOUT", 60)),
+    )
     return BedrockProvider(bedrock_client=boto3.client("bedrock-runtime", config=one_attempt))
 
 
 def _resolve_name(name: str) -> str:
-    """The name with its provider."""
     from pydantic_ai.models import known_model_names
     from pydantic_ai.providers import infer_provider_class
 
@@ -228,7 +237,7 @@ def _resolve_name(name: str) -> str:
         try:
             infer_provider_class(provider)
         except ImportError:
-            return name  # the provider is known, and its package is missing: that is said when the model is made
+            return name  # the provider is known, but its package is missing: creating the model reports that
         except ValueError:
             pass
         else:
@@ -236,7 +245,7 @@ def _resolve_name(name: str) -> str:
     elif (full := get_model_name(name)) != name:
         return full
     known = known_model_names()
-    matching = [one for one in known if one.partition(":")[2] == name and not one.startswith("gateway/")]
+    matching = [full for full in known if full.partition(":")[2] == name and not full.startswith("gateway/")]
     if len(matching) == 1:
         return matching[0]
     if matching:
@@ -247,9 +256,10 @@ def _resolve_name(name: str) -> str:
 
 
 def _suggest_names(name: str, known: tuple[str, ...]) -> str:
-    own = {one.partition(":")[2]: one for one in known if not one.startswith("gateway/")}
-    own |= {bare: full for bare in own if (full := get_model_name(bare)) in known}
-    by_name = [own[one] for one in get_close_matches(name.rpartition(":")[2], own, n=3, cutoff=0.6)]
+    by_bare_name = {full.partition(":")[2]: full for full in known if not full.startswith("gateway/")}
+    by_bare_name |= {bare: full for bare in by_bare_name if (full := get_model_name(bare)) in known}
+    close = get_close_matches(name.rpartition(":")[2], by_bare_name, n=3, cutoff=0.6)
+    by_name = [by_bare_name[bare] for bare in close]
     near = list(dict.fromkeys([*by_name, *get_close_matches(name, known, n=3, cutoff=0.75)]))[:3]
     return f"; the nearest known names are {_format_choices(near)}" if near else ", as in 'openai:gpt-4o'"
 
@@ -263,16 +273,12 @@ def _format_install_hint(error: ImportError) -> str:
     named = re.search(r"pydantic-ai-slim\[([\w-]+)\]", str(error))
     if named is None:
         return str(error)
-    extra = named[1]
-    return (
-        f"`pip install 'holdfast-agents[{extra}]'`"
-        if extra in PROVIDER_EXTRAS
-        else f"`pip install 'pydantic-ai-slim[{extra}]'`"
-    )
+    distribution = "holdfast-agents" if named[1] in PROVIDER_EXTRAS else "pydantic-ai-slim"
+    return f"`pip install '{distribution}[{named[1]}]'`"
 
 
 def attach_to_loop(model: Model) -> Model:
-    """The model, which may have been used on another loop before, where its connections stay."""
+    """The model with new connections, if it was used on another loop before. The old ones stay there."""
     refresh = getattr(model, "_refresh_http_client", None)
     if callable(refresh):
         refresh()
@@ -280,12 +286,12 @@ def attach_to_loop(model: Model) -> Model:
 
 
 def _instrument(model: Model) -> Model:
-    """The model as it is traced when ``Agent.instrument_all()`` was called, or logfire does so."""
+    """The model with tracing, if ``Agent.instrument_all()`` or logfire has turned it on."""
     from pydantic_ai import Agent
 
-    wanted = getattr(Agent, "_instrument_default", False)
-    if not wanted:
+    settings = getattr(Agent, "_instrument_default", False)
+    if not settings:
         return model
     from pydantic_ai.models.instrumented import instrument_model
 
-    return instrument_model(model, wanted)
+    return instrument_model(model, settings)

@@ -1,14 +1,15 @@
-"""What model calls cost, and what the next one may use.
+"""The cost of model calls, and estimates for the next call.
 
-Prices come from ``genai-prices``. A call of a model whose price is not known is counted in tokens only. Nothing here
-fails a run: whatever goes wrong with a price makes it one that is not known.
+Prices come from ``genai-prices``. A call of a model without a known price counts in tokens only. Nothing here fails a
+run: after any error, the price is unknown.
 
-The library takes 400 µs to price a call; the plain case, tokens at a price each, is done here in a few.
+That library takes 400 µs to price a call. The plain case, a price for each token, takes a few µs here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
 
 CHARS_PER_TOKEN = 4
 TOKENS_PER_FILE = 1500
-"""What an image, a document or a sound is taken to be, in tokens."""
+"""Estimated tokens of an image, a document, or audio."""
 
 _MILLION = 1_000_000
 _PRICEABLE_FIELDS = frozenset({"input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "details"})
-"""What the plain case can price."""
+"""Usage fields of the plain case."""
 
 
 class _PriceEntry(NamedTuple):
-    """Where a model stands in the price list."""
+    """A model's entry in the price list."""
 
     provider: Provider
     info: ModelInfo
     has_variants: bool
-    """Its price depends on what the provider says of the call, such as its service tier."""
+    """Its price depends on the provider's details of a call, such as the service tier."""
 
 
 _PriceKey = tuple[str | None, str | None, str]
@@ -49,19 +50,17 @@ _price_cache: dict[_PriceKey, _PriceEntry | None] = {}
 
 
 def usage_from_response(response: ModelResponse) -> Usage:
-    """What a call has used, told by its answer."""
+    """The usage of a call, from its answer."""
     usage = _make_usage(response.usage, compute_cost(response))
-    for attempt in response.failed_attempts or ():  # of a library's fallback model: they were paid for, too
+    for attempt in response.failed_attempts or ():  # of the library's fallback model: these cost money, too
         if attempt.usage is not None:
-            one = _make_usage(
-                attempt.usage, _compute_cost(attempt.usage, attempt.provider_name, None, attempt.model_name)
-            )
-            usage += Usage(0, one.input_tokens, one.output_tokens, one.cached_tokens, one.nano_usd)
+            cost = _compute_cost(attempt.usage, attempt.provider_name, None, attempt.model_name)
+            usage += replace(_make_usage(attempt.usage, cost), calls=0, unpriced=0)
     return usage
 
 
 def compute_cost(response: ModelResponse) -> int | None:
-    """What a call has cost, in billionths of a dollar; ``None``: that is not known."""
+    """The cost of a call in billionths of a dollar; ``None``: it is unknown."""
     return _compute_cost(
         response.usage,
         response.provider_name,
@@ -73,7 +72,7 @@ def compute_cost(response: ModelResponse) -> int | None:
 
 
 def estimate_usage(model_call: ModelCall, model: Model, messages: Sequence[ModelMessage]) -> Usage:
-    """What the next call may use: the input as well as it can be told, the output that it may have or had so far."""
+    """The usage of the next call: the estimated input, and the output's limit or the longest output so far."""
     from pydantic_ai.usage import RequestUsage
 
     tokens = estimate_input_tokens(model_call.last_usage, model_call.parameters, messages)
@@ -81,7 +80,7 @@ def estimate_usage(model_call: ModelCall, model: Model, messages: Sequence[Model
     output: int = settings.get("max_tokens") or model_call.peak_output_tokens
     try:
         url: str | None = model.base_url
-    except Exception:  # a model without one may say so in many ways
+    except Exception:  # models without one raise different errors
         url = None
     cost = _compute_cost(RequestUsage(input_tokens=tokens, output_tokens=output), model.system, url, model.model_name)
     return Usage(1, tokens, output, nano_usd=cost or 0, unpriced=1 if cost is None else 0)
@@ -90,10 +89,10 @@ def estimate_usage(model_call: ModelCall, model: Model, messages: Sequence[Model
 def estimate_input_tokens(
     last_usage: Usage | None, parameters: ModelRequestParameters, messages: Sequence[ModelMessage]
 ) -> int:
-    """About how many tokens the input of the next call has.
+    """The estimated input tokens of the next call.
 
-    The provider has counted the conversation up to its last answer; what came after that is estimated. ``messages`` is
-    all that is sent: read to its end only before the first answer.
+    The provider has counted the conversation up to its last answer; the messages after it are estimated. All
+    ``messages`` are read only before the first answer.
     """
     if last_usage is None:
         characters = sum(map(count_message_chars, messages)) + count_parameter_chars(parameters)
@@ -126,7 +125,7 @@ def _compute_cost(
     details: dict[str, Any] | None = None,
 ) -> int | None:
     try:
-        if usage.cost is not None:  # a gateway has told it
+        if usage.cost is not None:  # from a gateway
             return _to_nano_usd(usage.cost)
         priced = None if not model else _get_price(provider, url, model)
         if priced is None:
@@ -142,7 +141,7 @@ def _compute_cost(
 
 
 def _get_price(provider: str | None, url: str | None, model: str) -> _PriceEntry | None:
-    """Where a model stands in the price list: looked up once, until there is a newer list."""
+    """A model's entry in the price list: looked up once, until there is a newer list."""
     global _price_snapshot
     from genai_prices.data_snapshot import get_snapshot
 
@@ -150,14 +149,14 @@ def _get_price(provider: str | None, url: str | None, model: str) -> _PriceEntry
     if snapshot is not _price_snapshot:
         _price_snapshot = snapshot
         _price_cache.clear()
-    place = (provider, url, model)
-    if place not in _price_cache:
-        _price_cache[place] = _look_up_price(snapshot, *place)
-    return _price_cache[place]
+    key = (provider, url, model)
+    if key not in _price_cache:
+        _price_cache[key] = _look_up_price(snapshot, *key)
+    return _price_cache[key]
 
 
 def _look_up_price(snapshot: Any, provider: str | None, url: str | None, model: str) -> _PriceEntry | None:
-    # By the address first, as the model library does it: it tells providers apart that sell the same models.
+    # By the address first, as in the model library: it distinguishes providers that sell the same models.
     addresses = ((None, url), (provider, None)) if provider != "openai-decisions" else ((provider, None),)
     for by_name, by_url in addresses:
         if by_name is None and by_url is None:
@@ -166,7 +165,7 @@ def _look_up_price(snapshot: Any, provider: str | None, url: str | None, model: 
             found, info = snapshot.find_provider_model(model, None, by_name, by_url)
         except LookupError:
             continue
-        own = any(info is one for one in found.models)
+        own = any(info is model_info for model_info in found.models)
         return _PriceEntry(found, info, bool(info.price_variants) and own)
     return None
 
@@ -206,7 +205,6 @@ def _to_nano_usd(dollars: Decimal) -> int:
 
 
 def _count_new_chars(messages: Sequence[ModelMessage]) -> int:
-    """What came after the last answer."""
     from pydantic_ai.messages import ModelResponse
 
     size = 0
@@ -218,7 +216,7 @@ def _count_new_chars(messages: Sequence[ModelMessage]) -> int:
 
 
 def count_message_chars(message: ModelMessage) -> int:
-    """Of a message, in characters."""
+    """The size of a message in characters."""
     return sum(map(_count_part_chars, message.parts))
 
 
@@ -251,7 +249,7 @@ def _count_value_chars(value: Any) -> int:
 
 
 def count_parameter_chars(parameters: ModelRequestParameters) -> int:
-    """Of instructions and tools, in characters."""
+    """The size of instructions and tools in characters."""
     instructions = sum(len(part.content) for part in parameters.instruction_parts or ())
     tools = (*parameters.function_tools, *parameters.output_tools)
     return instructions + sum(

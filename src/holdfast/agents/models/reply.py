@@ -1,18 +1,17 @@
 """The recorded answer of a model.
 
-The envelope is our own, so that a journal stays readable when the model library changes::
+It has an envelope of its own, so that a journal stays readable when the model library changes::
 
     {"$model": 1, "library": "2.66.0", "model": "openai:gpt-4o", "message": {...}, "usage": {...},
      "failed_models": [{"model": ..., "error": ..., "attempts": ...}], "feedback": "...",
      "compaction": {"summarized_count": 57, "kept_count": 8, "answer_count": 28, "max_result_length": 4000}}
 
-``message`` is in the form of ``messages``; ``failed_models`` and ``feedback`` are left out when there is nothing to
-say, and ``compaction`` is there when the answer is the summary of what was said before, and ``continues`` when the next
-one goes on with it, because it was cut off. The plain parts of it (texts, calls, usage) can be read without the model
-library: see ``reports.recorded_reply``.
+``message`` is in the form of ``messages``. The other keys are optional: ``compaction`` if the answer is a summary of
+earlier messages, and ``is_continued`` if the answer was cut off and the next one continues it. The plain parts of it
+(texts, calls, usage) can be read without the model library: see ``reports.recorded_reply``.
 
-A key that is not known is passed over, so that an older version reads what a newer one has only added to. What an older
-one could not read rightly gets another number.
+An unknown key is ignored, so that an older version reads records to which a newer one has added keys. A form that an
+older version would misread gets another number.
 """
 
 from __future__ import annotations
@@ -46,20 +45,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model answered."""
+    """The answer of a model."""
 
     response: ModelResponse
     model: str
-    """The model that answered, as it was asked for: ``openai:gpt-4o``."""
+    """The model that answered, as it was requested: ``openai:gpt-4o``."""
     usage: Usage
     failed_models: tuple[FailedModel, ...] = ()
-    """The models that were asked before it, and why they did not answer."""
+    """The models that were called before it, and why they did not answer."""
     feedback: str | None = None
     """Why the answer cannot be used, in words for the model."""
     compaction: RecordedCompaction | None = None
-    """What it stands for, if it is a summary."""
+    """The messages that it replaces, if it is a summary."""
     is_continued: bool = False
-    """It was cut off at the limit of tokens, and the complaint asks the model to go on with it."""
+    """It was cut off at the token limit, and the feedback asks the model to continue it."""
 
 
 class ReplyCodec(ValueCodec):
@@ -71,7 +70,7 @@ class ReplyCodec(ValueCodec):
         self.annotation = Reply
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
-        """The bytes to record, and the reply as it is read from them."""
+        """The bytes to record, and the reply decoded from them."""
         if not isinstance(value, Reply):
             raise UnrecordableValue(
                 f"{capitalize_first(subject)} cannot be recorded: it is a `{type(value).__name__}`, no reply."
@@ -87,7 +86,8 @@ class ReplyCodec(ValueCodec):
         }
         if value.failed_models:
             envelope["failed_models"] = [
-                {"model": one.model, "error": one.error, "attempts": one.attempts} for one in value.failed_models
+                {"model": failed.model, "error": failed.error, "attempts": failed.attempts}
+                for failed in value.failed_models
             ]
         if value.feedback is not None:
             envelope["feedback"] = value.feedback
@@ -103,11 +103,11 @@ class ReplyCodec(ValueCodec):
             data = to_json(_replace_surrogates(envelope))
         try:
             return data, self.decode(data, subject)
-        except UnreadableRecord as error:  # a part that is not what the library declares it to be
+        except UnreadableRecord as error:  # a part whose value is not of the type that the library declares
             raise UnrecordableValue(f"{capitalize_first(subject)} cannot be recorded: {error}") from None
 
     def decode(self, data: bytes, subject: str) -> Reply:
-        """The reply in the bytes."""
+        """The recorded reply."""
         envelope = decode_envelope(data, subject)
         if envelope is None and data[:1] == b'"':
             return _make_text_reply(from_json(data))
@@ -132,18 +132,18 @@ REPLY_CODEC = ReplyCodec()
 
 
 def _make_text_reply(text: str) -> Reply:
-    """The answer that somebody has put in place of a model's, in a fork: nobody was asked, and nothing was paid."""
+    """A text that replaces a model's answer in a fork. It has no model and no usage."""
     from pydantic_ai.messages import ModelResponse, TextPart
 
     return Reply(ModelResponse([TextPart(text)], timestamp=FIXED_TIMESTAMP), "", Usage())
 
 
 FIXED_TIMESTAMP = datetime.fromtimestamp(0, UTC)
-"""When a message was made that nobody has said, or sees: no two attempts may differ."""
+"""The timestamp of messages that no model or user wrote: it must not differ between attempts."""
 
 
 def _replace_surrogates(value: Any) -> Any:
-    """The same data with text that UTF-8 can say: a model may answer with halves of surrogate pairs."""
+    """The same data with valid Unicode: a model may answer with halves of surrogate pairs."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):

@@ -1,18 +1,18 @@
 """One request to one model, through the model library.
 
 ``Model.request`` is called directly: the library's own helpers walk the whole conversation in Python before each
-request, which a long conversation cannot afford. What they do there is needed for few conversations:
-``prepare_messages`` finds out which.
+request, which takes too long for a long conversation. Few conversations need what they do: ``prepare_messages`` detects
+these.
 
-Where somebody listens, the answer is asked for as a stream, and its text is handed on piece by piece. What is recorded
-is the same: the library puts the pieces together. A model that cannot stream is asked as ever.
+With a listener, the answer is requested as a stream, and its text is passed on piece by piece. The record is the same:
+the library joins the pieces. A model that cannot stream is called without.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,21 +25,18 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
 MAX_CONTINUATIONS = 10
-"""How often a model may pause in one answer and be asked to go on."""
+"""Maximum number of pauses in one answer that the model is asked to continue."""
 
 
+@dataclass(slots=True)
 class SeenParts:
-    """How far the messages of one conversation have been looked at, and what was found."""
+    """How many messages of a conversation were scanned, and whether one has a part that the library must convert."""
 
-    __slots__ = ("has_unusual_part", "message_count")
-
-    def __init__(self) -> None:
-        self.message_count = 0
-        self.has_unusual_part = False
-        """There is a part that the library must translate first."""
+    message_count: int = 0
+    has_unusual_part: bool = False
 
     def scan(self, messages: list[ModelMessage]) -> bool:
-        """Whether there is such a part. Each message is looked at once: a conversation only grows."""
+        """Whether there is an unusual part. Scans each message once: a conversation only grows."""
         if not self.has_unusual_part:
             usual = _get_usual_parts()
             self.has_unusual_part = any(
@@ -56,14 +53,14 @@ async def request(
     parameters: ModelRequestParameters,
     on_text: Callable[[str], None] | None = None,
 ) -> ModelResponse:
-    """The model's whole answer. One that pauses in the middle of it is asked to go on, and its pieces are joined.
+    """The model's whole answer. If the model pauses, it is called again to continue, and the pieces are joined.
 
-    ``on_text`` is handed its text while it comes.
+    ``on_text`` gets the text while it arrives.
     """
-    heard = None if on_text is None or not can_stream(model) else _TextRelay(on_text)
+    relay = None if on_text is None or not can_stream(model) else _TextRelay(on_text)
 
     async def ask(messages: list[ModelMessage]) -> ModelResponse:
-        if heard is not None and (streamed := await _request_streamed(model, messages, settings, parameters, heard)):
+        if relay is not None and (streamed := await _request_streamed(model, messages, settings, parameters, relay)):
             return streamed
         whole = await model.request(messages, settings, parameters)
         if is_incomplete(model, whole):
@@ -75,16 +72,15 @@ async def request(
     while answer.state == "suspended":
         pauses += 1
         if pauses > MAX_CONTINUATIONS and not model.continuation_delay(answer):
-            raise ModelRequestRejected(
-                f"the model paused {pauses} times in one answer"
-            )  # each pause is paid: not again
+            # Not retried, because each pause costs money.
+            raise ModelRequestRejected(f"the model paused {pauses} times in one answer")
         try:
-            await asyncio.sleep(model.continuation_delay(answer) or 0)  # a job at the provider's is looked at again
-            more = await ask([*messages, answer])
+            await asyncio.sleep(model.continuation_delay(answer) or 0)  # before a background job is polled again
+            continuation = await ask([*messages, answer])
         except BaseException:
             await _cancel_suspended(model, answer)
             raise
-        answer = _join_responses(answer, more)
+        answer = _join_responses(answer, continuation)
     if answer.finish_reason == "content_filter" and not answer.parts:
         from pydantic_ai.exceptions import ContentFilterError
 
@@ -103,18 +99,17 @@ def _make_behavior_error(message: str) -> Exception:
 
 
 def can_stream(model: Model) -> bool:
-    """Whether it says that it can answer piece by piece."""
+    """Whether the model claims that it can stream."""
     return _make_stream_check(type(model))(model)
 
 
 @cache
 def _make_stream_check(cls: type[Any]) -> Callable[[Any], bool]:
-    """How that is found out for a class of models."""
     from pydantic_ai.models import Model
     from pydantic_ai.models.function import FunctionModel
     from pydantic_ai.models.wrapper import WrapperModel
 
-    # Whoever has written a `request` of his own, to watch or change it, would be passed by if it were streamed.
+    # A subclass that overrides only `request`, to watch or change requests, would be bypassed by a stream.
     order = cls.__mro__
     if order.index(_find_defining_class(cls, "request")) < order.index(_find_defining_class(cls, "request_stream")):
         return lambda _: False
@@ -127,8 +122,7 @@ def _make_stream_check(cls: type[Any]) -> Callable[[Any], bool]:
 
 
 def _find_defining_class(cls: type[Any], method: str) -> type[Any]:
-    """The class that the method comes from."""
-    return next(one for one in cls.__mro__ if method in vars(one))
+    return next(ancestor for ancestor in cls.__mro__ if method in vars(ancestor))
 
 
 async def _request_streamed(
@@ -138,7 +132,7 @@ async def _request_streamed(
     parameters: ModelRequestParameters,
     relay: _TextRelay,
 ) -> ModelResponse | None:
-    """The answer, heard piece by piece; ``None`` from a model that cannot stream after all."""
+    """The streamed answer; ``None`` if the model cannot stream after all."""
     opened = False
     try:
         async with model.request_stream(messages, settings, parameters) as stream:
@@ -155,7 +149,7 @@ async def _request_streamed(
 
 
 class _TextRelay:
-    """Hands on the text of an answer, put together as it will be read from the record: see ``decode_reply``."""
+    """Passes on the text of an answer, joined as ``decode_reply`` joins it when it reads the record."""
 
     __slots__ = ("_has_text", "_is_after_text", "_on_text")
 
@@ -163,36 +157,36 @@ class _TextRelay:
         self._on_text = on_text
         self._has_text = False
         self._is_after_text = False
-        """The part that came last is a text."""
+        """The last part was a text."""
 
     async def relay_stream(self, stream: StreamedResponse) -> None:
-        """Until the stream has ended."""
+        """Pass on the text of the whole stream."""
         from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 
-        hear = self._on_text
-        async for event in stream:  # of a long answer, thousands: nothing more is done for each than must be
+        on_text = self._on_text
+        async for event in stream:  # a long answer has thousands, so each one must be cheap
             if type(event) is PartDeltaEvent:
                 if type(event.delta) is TextPartDelta:
-                    hear(event.delta.content_delta)
+                    on_text(event.delta.content_delta)
             elif type(event) is PartStartEvent:
                 part = event.part
                 if is_text := type(part) is TextPart:
                     if self._has_text and not self._is_after_text:
-                        hear("\n\n")
+                        on_text("\n\n")
                     self._has_text = True
-                    hear(part.content)
+                    on_text(part.content)
                 self._is_after_text = is_text
 
 
 def prepare_messages(
     model: Model, messages: Sequence[ModelMessage], parameters: ModelRequestParameters, seen_parts: SeenParts
 ) -> list[ModelMessage]:
-    """The conversation as this model can be sent it: mostly, that is the list itself."""
-    whole = messages if isinstance(messages, list) else list(messages)
+    """The conversation in a form that this model accepts: mostly the list itself."""
+    prepared = messages if isinstance(messages, list) else list(messages)
     # The ids of another provider's calls may be too long for this one.
-    if seen_parts.scan(whole) or model.profile.get("tool_call_id_length") is not None:
-        return model.prepare_messages(whole, parameters)
-    return whole
+    if seen_parts.scan(prepared) or model.profile.get("tool_call_id_length") is not None:
+        return model.prepare_messages(prepared, parameters)
+    return prepared
 
 
 @cache
@@ -216,7 +210,7 @@ def _get_usual_parts() -> frozenset[type]:
 
 def _join_responses(response: ModelResponse, continuation: ModelResponse) -> ModelResponse:
     if response.provider_response_id and response.provider_response_id == continuation.provider_response_id:
-        return continuation  # the same answer, told anew
+        return continuation  # the provider repeated the whole answer
     details = {**(response.provider_details or {}), **(continuation.provider_details or {})}
     return replace(
         continuation,
@@ -228,8 +222,8 @@ def _join_responses(response: ModelResponse, continuation: ModelResponse) -> Mod
 
 
 async def _cancel_suspended(model: Model, response: ModelResponse) -> None:
-    """Nobody will ask for the rest: the provider need not go on."""
+    """Let the provider stop, because the rest of the answer will not be requested."""
     try:
         await model.cancel_suspended_response(response)
     except Exception:
-        pass  # the error that made us give up is the one to tell of
+        pass  # the caller raises the original error

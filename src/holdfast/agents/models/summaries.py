@@ -1,7 +1,7 @@
-"""The message that stands for what was summarised, and how it is known again.
+"""The message that replaces summarized messages.
 
-It carries, where no provider sees it, how many answers it stands for: whoever counts the answers of a conversation (a
-scripted model, the next summary) counts these, too.
+Its metadata, which no provider sees, contains the number of answers that it replaces, so that code that counts the
+answers of a conversation (a scripted model, the next summary) includes them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 _METADATA_KEY = "holdfast"
 
 REQUEST_METADATA: dict[str, Any] = {_METADATA_KEY: {"compaction": True}}
-"""The metadata of a message that asks for a summary."""
+"""The metadata of a request for a summary."""
 
 
 def is_summary_request(messages: Sequence[ModelMessage]) -> bool:
-    """Whether this asks for a summary."""
+    """Whether these messages request a summary."""
     return bool(_get_metadata(messages[0]).get("compaction"))
 
 
 def count_answers(messages: Sequence[ModelMessage]) -> int:
-    """How many answers of a model there are, with those that a summary stands for."""
+    """The number of a model's answers, with those that a summary replaces."""
     from pydantic_ai.messages import ModelResponse
 
     answers = [type(message) for message in messages].count(ModelResponse)
@@ -37,7 +37,7 @@ def count_answers(messages: Sequence[ModelMessage]) -> int:
 
 
 def count_kept(messages: Sequence[ModelMessage]) -> int:
-    """How many of the messages behind a summary are older than it; 0 if there is no summary."""
+    """How many of the messages after a summary are older than it; 0 if there is no summary."""
     return _get_metadata(messages[0]).get("kept", 0)
 
 
@@ -50,17 +50,13 @@ def make_summary_message(
     plan: Plan | None,
     timestamp: datetime,
 ) -> ModelRequest:
-    """The message that is sent in place of those that were summarised, with the task if that was one of them.
-
-    The plan, if there is one, is told in its own words, too.
-    """
+    """The message that replaces summarized ones. It repeats the task, if that was one of them, and the plan."""
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
     still = " The task above still holds." if task else ""
     text = (
         f"[The conversation up to here was summarised, because it became too long: {compacted.summarized_count} "
-        "messages, "
-        f"{compacted.answer_count} of them answers of yours.{still} Go on from here.]\n\n{summary}"
+        f"messages, {compacted.answer_count} of them answers of yours.{still} Go on from here.]\n\n{summary}"
     )
     if plan:
         text += "\n\nYour plan, as you have written it last:\n"

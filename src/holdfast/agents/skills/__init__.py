@@ -1,8 +1,8 @@
-"""Skills: instructions, tools and files that a model takes up when it needs them.
+"""Skills: instructions, tools, and files that a model loads when it needs them.
 
-The names and descriptions of an agent's skills are in its instructions, always. The rest comes on demand: the tool
-``load_skill`` gives a skill's own instructions, ``read_skill_file`` one of its files, and from then on the model is
-shown the skill's tools. All that is recorded like any other call, so a skill may change while runs are under way.
+An agent's instructions always contain the names and descriptions of its skills. The rest is loaded on demand: the tool
+``load_skill`` returns a skill's own instructions and shows the model the skill's tools, and ``read_skill_file`` returns
+one of its files. These calls are recorded like any other, so a skill may change while runs are executing.
 
-``skill`` is what a skill is, ``skill_folders`` reads those that are kept in folders, ``skill_tools`` has the tools.
+``skill`` defines skills, ``skill_folders`` reads them from folders, and ``skill_tools`` has the tools for the model.
 """

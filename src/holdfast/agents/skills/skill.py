@@ -15,21 +15,21 @@ from holdfast.authoring.introspection import format_location, is_async
 from holdfast.errors import DefinitionError
 
 MAX_DESCRIPTION_CHARS = 1024
-"""Characters. It is in the agent's instructions, in every turn."""
+"""The description is part of the agent's instructions in every turn."""
 
 Instructions = str | Callable[..., str | Awaitable[str]]
 """A text, or a function that returns one, and may take a ``RunContext``."""
 
 
 class Skill:
-    """Instructions, tools and files that a model takes up when it needs them.
+    """Instructions, tools, and files that a model loads when it needs them.
 
     Args:
-        name: what the model calls it: at most 64 ASCII letters, digits, _ and -.
-        description: what it is for, and when to use it. The model always sees it, so it is short.
-        instructions: what the model is told when it loads the skill: a text, or a function that returns one (it may be
-            async, and take a ``RunContext``), which is called inside the step that loads the skill.
-        tools: what the model can call once it has loaded the skill: functions, with ``@tool`` or without.
+        name: its name for the model: at most 64 ASCII letters, digits, _ and -.
+        description: its purpose, and when to use it. The model always sees it, so it is short.
+        instructions: what the model gets when it loads the skill: a text, or a function that returns one. The function
+            may be async, and take a ``RunContext``; the step that loads the skill calls it.
+        tools: tools that the model sees after it has loaded the skill: functions, with ``@tool`` or without.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class Skill:
         check_name(name, where, hint="with name=")
         self.name = name
         self.description = _validate_description(description, where)
-        self.tools: tuple[Tool, ...] = tuple(to_tool(one, where) for one in tools)
+        self.tools: tuple[Tool, ...] = tuple(to_tool(item, where) for item in tools)
         self.has_context = False
-        """Its instructions are made by a function that takes a ``RunContext``."""
+        """Its instructions are a function that takes a ``RunContext``."""
         if isinstance(instructions, str):
             if not instructions.strip():
                 raise DefinitionError(f"{where}: its instructions are empty, and that is what the model would load")
@@ -56,16 +56,15 @@ class Skill:
         self._instructions = instructions
 
     folder: Path | None = None
-    """Where its files are, if it has any."""
+    """The folder with its files, if it has any."""
 
     async def load(self, context: RunContext[Any] | None) -> str:
-        """What the model is told when it loads the skill. Called in a step."""
-        made = self._instructions
-        if isinstance(made, str):
-            return made
+        """The instructions of the skill. Called in a step."""
+        if isinstance(self._instructions, str):
+            return self._instructions
+        function: Any = self._instructions
         args = (context,) if self.has_context else ()
-        function: Any = made
-        text: Any = await function(*args) if is_async(made) else await asyncio.to_thread(function, *args)
+        text: Any = await function(*args) if is_async(function) else await asyncio.to_thread(function, *args)
         if not isinstance(text, str):
             raise TypeError(f"the function of skill {self.name!r} returned {type(text).__name__}, not a text")
         return text
@@ -91,35 +90,33 @@ def skill(
     description: str | None = None,
     tools: Sequence[Callable[..., Any] | Tool] = (),
 ) -> Any:
-    """Make a function a skill: what it returns is what the model is told when it loads the skill.
+    """Make a function a skill: it returns the instructions that the model gets when it loads the skill.
 
-    The function is called when that happens, as a part of the recorded step. It may be async, and may take a
-    ``RunContext``.
+    The recorded step that loads the skill calls the function. It may be async, and may take a ``RunContext``.
 
     Args:
         function: returns the instructions.
-        name: what the model calls the skill; the function's name unless given.
-        description: what it is for, and when to use it; the docstring unless given.
-        tools: what the model can call once it has loaded the skill.
+        name: the skill's name for the model. Default: the function's name.
+        description: its purpose, and when to use it. Default: the docstring.
+        tools: tools that the model sees after it has loaded the skill.
     """
 
     def decorate(function: Callable[..., str | Awaitable[str]]) -> Skill:
         if not inspect.isroutine(function):
             raise DefinitionError(f"@skill goes on a function that returns the instructions, not on {function!r}")
-        told = parse_docstring(function.__doc__).text if description is None else description
-        if not told.strip():
+        about = parse_docstring(function.__doc__).text if description is None else description
+        if not about.strip():
             raise DefinitionError(
                 f"skill {function.__name__!r} ({format_location(function)}) has no description: write a docstring that "
-                "says "
-                f"what it is for, and when to use it"
+                f"says what it is for, and when to use it"
             )
-        return Skill(name or function.__name__, told, function, tools)
+        return Skill(name or function.__name__, about, function, tools)
 
     return decorate if function is None else decorate(function)
 
 
 def _validate_description(value: Any, subject: str) -> str:
-    """In one line, as the catalogue has it."""
+    """The description in one line, as in the catalog."""
     if not isinstance(value, str) or not value.strip():
         raise DefinitionError(f"{subject} has no description: say what it is for, and when to use it")
     text = " ".join(value.split())
@@ -134,7 +131,7 @@ def _validate_description(value: Any, subject: str) -> str:
 
 def _has_context(function: Callable[..., Any], subject: str) -> bool:
     parameters = list(inspect.signature(function).parameters.values())
-    if len(parameters) > 1 or any(one.kind is inspect.Parameter.KEYWORD_ONLY for one in parameters):
+    if len(parameters) > 1 or any(item.kind is inspect.Parameter.KEYWORD_ONLY for item in parameters):
         raise DefinitionError(
             f"{subject} ({format_location(function)}): the function that returns its instructions takes a RunContext, "
             f"`ctx: RunContext[...]`, or nothing"

@@ -1,16 +1,16 @@
-"""Skills that are kept in folders: each has a ``SKILL.md``, and whatever files that speaks of.
+"""Skills in folders: each has a ``SKILL.md``, and any files that it mentions.
 
-A ``SKILL.md`` begins with a head in YAML, between two lines of ``---``, which has the skill's ``name`` (that of the
-folder unless given) and its ``description``; what stands behind the head is what the model is told when it loads the
-skill. Other keys of the head are passed over. Name and description are read when the agent is defined, the rest when
-the model asks for it.
+A ``SKILL.md`` begins with YAML front matter, between two lines of ``---``, with the skill's ``name`` (default: the name
+of the folder) and its ``description``. The text after it are the instructions that the model gets when it loads the
+skill. Other keys are ignored. Name and description are read when the agent is defined, the rest when the model loads
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from holdfast.agents.sandboxed_files import SandboxedFolder
 from holdfast.agents.skills.skill import Skill
@@ -19,23 +19,23 @@ from holdfast.errors import DefinitionError, PathRefused
 SKILL_FILE = "SKILL.md"
 
 MAX_FILE_BYTES = 128 * 1024
-"""Bytes of a file that a model may be told."""
+"""Maximum size of a file that a model can read."""
 
 _FRONT_MATTER_DELIMITER = "---"
 
 
 def load_skills(folder: str | Path) -> list[Skill]:
-    """The skills in a folder: of every folder in it that has a ``SKILL.md``, and of itself if it has one.
+    """The skills in a folder: one for every subfolder with a ``SKILL.md``, and one for the folder if it has one.
 
-    A relative path is taken from the current directory. Raises ``DefinitionError`` for a folder without any, and for a
-    ``SKILL.md`` that cannot be read.
+    A relative path is relative to the current directory. Raises ``DefinitionError`` for a folder without skills, and
+    for a ``SKILL.md`` that cannot be read.
     """
     root = Path(folder).expanduser().resolve()
     if not root.is_dir():
-        what = "is not a folder" if root.exists() else "does not exist"
-        raise DefinitionError(f"skills from {str(folder)!r}: {root} {what}")
-    inside = sorted(one for one in root.iterdir() if one.is_dir() and not one.name.startswith("."))
-    found = [FolderSkill(one.resolve()) for one in (root, *inside) if (one / SKILL_FILE).is_file()]
+        problem = "is not a folder" if root.exists() else "does not exist"
+        raise DefinitionError(f"skills from {str(folder)!r}: {root} {problem}")
+    subfolders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    found = [FolderSkill(path.resolve()) for path in (root, *subfolders) if (path / SKILL_FILE).is_file()]
     if not found:
         raise DefinitionError(
             f"skills from {str(folder)!r}: neither {root} nor a folder in it has a {SKILL_FILE}. A skill is a folder "
@@ -45,16 +45,16 @@ def load_skills(folder: str | Path) -> list[Skill]:
 
 
 def collect_skills(value: Sequence[Skill | str | Path], subject: str) -> dict[str, Skill]:
-    """The skills of an agent by name, as they are given to it: skills, and paths of folders."""
+    """The skills of ``Agent(skills=...)`` by name, with those of folders."""
     if isinstance(value, str | Path | Skill):
         raise DefinitionError(f"{subject}: skills is a list, as in skills=[{str(value)!r}]")
     found: dict[str, Skill] = {}
-    for one in value:
-        if not isinstance(one, Skill | str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+    for item in value:
+        if not isinstance(item, Skill | str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(
-                f"{subject}: a skill is a function with @skill, a Skill, or the path of a folder, not {one!r:.200}"
+                f"{subject}: a skill is a function with @skill, a Skill, or the path of a folder, not {item!r:.200}"
             )
-        for skill in [one] if isinstance(one, Skill) else load_skills(one):
+        for skill in [item] if isinstance(item, Skill) else load_skills(item):
             if found.setdefault(skill.name, skill) is not skill:
                 raise DefinitionError(
                     f"{subject}: two of its skills are called {skill.name!r}: a model loads them by name"
@@ -63,7 +63,7 @@ def collect_skills(value: Sequence[Skill | str | Path], subject: str) -> dict[st
 
 
 class FolderSkill(Skill):
-    """A skill that is kept in a folder."""
+    """A skill in a folder."""
 
     def __init__(self, folder: Path) -> None:
         file = folder / SKILL_FILE
@@ -89,19 +89,14 @@ class FolderSkill(Skill):
         self._file = file
 
     def _read_body(self) -> str:
-        """Read anew whenever it is asked for."""
-        return _parse_skill_file(self._file).body
+        """Read the instructions, each time that a model loads the skill."""
+        return _parse_skill_file(self._file)[1]
 
 
-class _SkillFile(NamedTuple):
-    front_matter: dict[str, Any]
-    body: str
-
-
-def _parse_skill_file(file: Path) -> _SkillFile:
-    """A ``SKILL.md`` in its two parts; ``DefinitionError`` says what is wrong with it, and where."""
+def _parse_skill_file(file: Path) -> tuple[dict[str, Any], str]:
+    """The front matter and the body of a ``SKILL.md``. Raises ``DefinitionError`` with the problem and its line."""
     try:
-        # Not just opened: who may write in the folder could put a link to any other file there.
+        # Sandboxed: a process that may write in the folder could put a link to any other file there.
         data = SandboxedFolder(file.parent).read(file.name, MAX_FILE_BYTES)
     except PathRefused as error:
         raise DefinitionError(
@@ -127,7 +122,7 @@ def _parse_skill_file(file: Path) -> _SkillFile:
             f"{file}, line {end + 1}: there is nothing behind the head. Write there what the model is to know when it "
             f"uses the skill."
         )
-    return _SkillFile(_parse_front_matter(file, "\n".join(lines[1:end])), body)
+    return _parse_front_matter(file, "\n".join(lines[1:end])), body
 
 
 def _parse_front_matter(file: Path, text: str) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""The tools by which a model takes up the skills of an agent, and what it is told of them in the instructions."""
+"""The tools with which a model loads the skills of an agent, and the catalog of skills in its instructions."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 from holdfast.agents.argument_errors import format_names
@@ -20,35 +21,32 @@ LOAD_SKILL = "load_skill"
 READ_SKILL_FILE = "read_skill_file"
 
 _MAX_LISTED_FILES = 100
-"""So many files of a skill are named to a model."""
+"""Maximum number of a skill's files that a model sees."""
 
 
 def format_catalog(skills: Mapping[str, Skill]) -> str:
-    """What the model is told of the skills at all times."""
+    """The catalog of skills in the agent's instructions."""
     lines = [f"- {skill.name}: {skill.description}" for skill in skills.values()]
-    return "\n".join(
-        [
-            "# Skills",
-            "",
-            f"You have skills: instructions for particular kinds of work, some with tools and files. When a task is of "
-            f"such a kind, load the skill with `{LOAD_SKILL}` before you begin, and follow what it says. Its tools are "
-            "there "
-            f"once it is loaded; loading it once is enough.",
-            *lines,
-        ]
+    guidance = (
+        f"You have skills: instructions for particular kinds of work, some with tools and files. When a task is of "
+        f"such a kind, load the skill with `{LOAD_SKILL}` before you begin, and follow what it says. Its tools are "
+        f"there once it is loaded; loading it once is enough."
     )
+    return "\n".join(["# Skills", "", guidance, *lines])
 
 
 def make_skill_tools(skills: Mapping[str, Skill]) -> list[Tool]:
     """The tools of an agent that has these skills."""
-    made = [_make_load_tool(skills)]
+    tools = [_make_load_tool(skills)]
     if any(skill.folder is not None for skill in skills.values()):
-        made.append(_make_read_tool(skills))
-    return made
+        tools.append(_make_read_tool(skills))
+    return tools
 
 
 def _make_load_tool(skills: Mapping[str, Skill]) -> Tool:
-    about = "Load a skill: returns its instructions, and the names of its files. Call it before work of that kind."
+    description = (
+        "Load a skill: returns its instructions, and the names of its files. Call it before work of that kind."
+    )
 
     async def load(name: str, context: RunContext[Any] | None) -> str:
         skill = _find_skill(skills, name)
@@ -56,18 +54,16 @@ def _make_load_tool(skills: Mapping[str, Skill]) -> Tool:
         files = [] if skill.folder is None else await asyncio.to_thread(_list_files, SandboxedFolder(skill.folder))
         return "\n\n".join([text, *_describe_tools(skill), *_describe_files(skill, files)])
 
-    # A tool that takes a context needs the deps of its process: only where a skill wants them.
-    if not any(skill.has_context for skill in skills.values()):
+    async def load_plain(name: str) -> str:
+        return await load(name, None)
 
-        async def plain(name: str) -> str:
-            return await load(name, None)
-
-        return tool(name=LOAD_SKILL, description=about, effect="read")(plain)
-
-    async def with_context(ctx: RunContext[Any], name: str) -> str:
+    async def load_with_context(ctx: RunContext[Any], name: str) -> str:
         return await load(name, ctx)
 
-    return tool(name=LOAD_SKILL, description=about, effect="read")(with_context)
+    # A tool that takes a context needs the deps of its process, so it takes one only if a skill does.
+    has_context = any(skill.has_context for skill in skills.values())
+    function: Any = load_with_context if has_context else load_plain
+    return tool(name=LOAD_SKILL, description=description, effect="read")(function)
 
 
 def _make_read_tool(skills: Mapping[str, Skill]) -> Tool:
@@ -79,10 +75,10 @@ def _make_read_tool(skills: Mapping[str, Skill]) -> Tool:
             skill: the name of the skill.
             path: the file, as `load_skill` names it.
         """
-        named = _find_skill(skills, skill)
-        if named.folder is None:
-            raise ModelRetry(f"The skill {named.name!r} has no files.")
-        return await asyncio.to_thread(_read_text, SandboxedFolder(named.folder), path)
+        found = _find_skill(skills, skill)
+        if found.folder is None:
+            raise ModelRetry(f"The skill {found.name!r} has no files.")
+        return await asyncio.to_thread(_read_text, SandboxedFolder(found.folder), path)
 
     return read_skill_file
 
@@ -92,14 +88,15 @@ def _find_skill(skills: Mapping[str, Skill], name: str) -> Skill:
     if found is not None:
         return found
     nearest = get_close_matches(name[:64], skills, n=3)
-    known = format_names([*nearest, *(one for one in skills if one not in nearest)])
+    known = format_names([*nearest, *(other for other in skills if other not in nearest)])
     raise ModelRetry(f"There is no skill {truncate(name, 64)!r}. The skills that you have are: {known}.")
 
 
 def _describe_tools(skill: Skill) -> list[str]:
     if not skill.tools:
         return []
-    return [f"Tools of this skill, which you can call from now on: {', '.join(f'`{one.name}`' for one in skill.tools)}"]
+    names = ", ".join(f"`{skill_tool.name}`" for skill_tool in skill.tools)
+    return [f"Tools of this skill, which you can call from now on: {names}"]
 
 
 def _describe_files(skill: Skill, files: list[Entry]) -> list[str]:
@@ -112,14 +109,13 @@ def _describe_files(skill: Skill, files: list[Entry]) -> list[str]:
 
 
 def _list_files(root: SandboxedFolder) -> list[Entry]:
-    """The files that a model may want to read, one more than are told of."""
-    found: list[Entry] = []
-    for entry in root.walk():
-        if entry.kind == "file" and entry.path != SKILL_FILE and not _is_hidden(entry.path):
-            found.append(entry)
-            if len(found) > _MAX_LISTED_FILES:
-                break
-    return found
+    """The files that a model may want to read, up to one more than it sees."""
+    files = (
+        entry
+        for entry in root.walk()
+        if entry.kind == "file" and entry.path != SKILL_FILE and not _is_hidden(entry.path)
+    )
+    return list(islice(files, _MAX_LISTED_FILES + 1))
 
 
 def _is_hidden(path: str) -> bool:

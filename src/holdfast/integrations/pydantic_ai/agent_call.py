@@ -1,6 +1,6 @@
-"""What an agent is called with outside of workflow code, as inputs of a run.
+"""A call of an agent outside workflow code, and its form as inputs of a run.
 
-The prompt, the history and the plain settings of a call are recorded. Objects that cannot be recorded stay in the
+The prompt, the history, and the plain settings of a call are recorded. Objects that cannot be recorded stay in the
 process that made the call, and the inputs record their names: see ``bindings``.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, cast
 
 from pydantic import TypeAdapter
@@ -40,11 +41,9 @@ _UNSUPPORTED_ARGUMENTS = {
     "conversation": "give its messages as `message_history=`",
 }
 
-_adapters: dict[str, TypeAdapter[Any]] = {}
-
 
 class AgentCall:
-    """One call of an agent, outside of workflow code."""
+    """One call of an agent outside workflow code."""
 
     __slots__ = ("arguments", "deps_override", "is_stream", "live_run", "prompt", "result")
 
@@ -54,9 +53,9 @@ class AgentCall:
         self.is_stream = False
         """Whether it is ``run_stream``, which ends a run with the first answer that is a final result."""
         self.live_run: LiveRun | None = None
-        """Through which the caller watches the run."""
+        """For a caller that watches the run."""
         self.result: AgentRunResult[Any] | None = None
-        """That of a run which has ended already."""
+        """The result of a run that has already ended."""
         self.deps_override: ContextVar[Any] = agent._override_deps  # pyright: ignore[reportPrivateUsage]
         self.prompt = prompt
         self.arguments = {
@@ -64,11 +63,8 @@ class AgentCall:
         }
 
 
-# As inputs
-
-
 def call_to_inputs(call: AgentCall, name: str, models: Mapping[str, Model]) -> tuple[dict[str, Any], Binding]:
-    """A call as inputs of a run, which are plain data, and what of it is bound to this process."""
+    """The inputs of a call's run, which are plain data, and the objects that are bound to this process."""
     settings: dict[str, Any] = {}
     bound: dict[str, Any] = {}
     inputs: dict[str, Any] = {"prompt": _dump_prompt(call.prompt, name)}
@@ -76,7 +72,7 @@ def call_to_inputs(call: AgentCall, name: str, models: Mapping[str, Model]) -> t
     overridden = overrides.pop(call.deps_override, None)
     deps = call.arguments.get("deps") if overridden is None else overridden.value
     if deps is not None:
-        settings["deps"] = True  # that there were some; what they are is each process's own
+        settings["deps"] = True  # the run needs deps, but each process has its own
     for key, value in call.arguments.items():
         if key in ("run_id", "deps"):
             continue
@@ -97,27 +93,27 @@ def call_to_inputs(call: AgentCall, name: str, models: Mapping[str, Model]) -> t
             raise _make_unsupported_error(key, name)
     if call.is_stream:
         settings["stream"] = True
-    gave = Binding(deps, bound, Overrides(overrides), call.live_run)
-    if gave.names:
-        settings["bound"] = gave.names
+    binding = Binding(deps, bound, Overrides(overrides), call.live_run)
+    if binding.names:
+        settings["bound"] = binding.names
     if settings:
         inputs["settings"] = settings
-    return inputs, gave
+    return inputs, binding
 
 
 def call_arguments_from_inputs(prompt: Any, message_history: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``agent.run`` in recorded inputs."""
-    given: dict[str, Any] = {
+    """The arguments of ``agent.run`` from recorded inputs."""
+    arguments: dict[str, Any] = {
         "user_prompt": load_content(cast("list[Any]", prompt)) if isinstance(prompt, list) else prompt
     }
     if message_history:
-        given["message_history"] = load_messages(message_history)
+        arguments["message_history"] = load_messages(message_history)
     for key, value in settings.items():
         if key in _TYPED_SETTINGS:
-            given[key] = _get_adapter(key).validate_python(value)
+            arguments[key] = _get_adapter(key).validate_python(value)
         elif key not in ("deps", "bound", "stream"):
-            given[key] = value
-    return given
+            arguments[key] = value
+    return arguments
 
 
 def _dump_prompt(prompt: Any, name: str) -> Any:
@@ -139,12 +135,12 @@ def _dump_history(messages: Sequence[ModelMessage], name: str) -> list[Any]:
 
 
 def _get_model_name(model: Any, models: Mapping[str, Model]) -> Any:
-    """A model that the capability was given under a name is recorded by it."""
+    """The name of a model in ``Durable(models=...)``; any other model as it is."""
     return next((key for key, known in models.items() if known is model), model)
 
 
 def _to_plain_data(value: Any) -> Any:
-    """The value as it will be read back from the inputs; ``None`` if that is not the same."""
+    """The value as plain data; ``None`` if it would not be the same when it is read back."""
     try:
         plain = from_json(to_json(value, inf_nan_mode="constants"))
     except (PydanticSerializationError, ValueError):
@@ -153,11 +149,12 @@ def _to_plain_data(value: Any) -> Any:
 
 
 def _make_unsupported_error(key: str, name: str) -> UsageError:
-    how = _UNSUPPORTED_ARGUMENTS.get(key, f"`{key}` is not known to this version of Holdfast: leave it out")
-    return UsageError(f"agent {name!r} is durable, and `{key}=` cannot be given to a run of its own. Instead: {how}.")
+    advice = _UNSUPPORTED_ARGUMENTS.get(key, f"`{key}` is not known to this version of Holdfast: leave it out")
+    return UsageError(
+        f"agent {name!r} is durable, and `{key}=` cannot be given to a run of its own. Instead: {advice}."
+    )
 
 
+@cache
 def _get_adapter(key: str) -> TypeAdapter[Any]:
-    if key not in _adapters:
-        _adapters[key] = TypeAdapter(_TYPED_SETTINGS[key])
-    return _adapters[key]
+    return TypeAdapter(_TYPED_SETTINGS[key])

@@ -1,17 +1,16 @@
-"""The methods of a durable agent: ``run``, ``iter``, ``run_stream`` and ``run_stream_events`` as they are called.
+"""The methods of a durable agent: ``run``, ``iter``, ``run_stream``, and ``run_stream_events``.
 
-The library tells a capability neither what a caller has given nor in which way the agent is run. So these methods of a
-durable agent are replaced by ones that know. In workflow code they are the library's. Elsewhere, ``run`` starts a run
-and waits for it, and the others follow it: see ``followed_run``. ``run_sync`` and ``run_stream_sync`` call these.
+The library does not tell a capability the caller's arguments, nor which method was called. So Holdfast replaces these
+methods of a durable agent. In workflow code, they do the same as the library's. Elsewhere, ``run`` starts a run and
+waits for it, and the others follow it: see ``followed_run``. ``run_sync`` and ``run_stream_sync`` call these.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai import Agent, AgentRunResult
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
     from holdfast.integrations.pydantic_ai.followed_run import FollowedRunContext
 
 current_call: ContextVar[AgentCall | None] = ContextVar("holdfast_pydantic_ai_call", default=None)
-"""What an agent is being called with, while the library sets the run up."""
+"""The current call of an agent, while the library sets up the run."""
 _is_result_only: ContextVar[bool] = ContextVar("holdfast_pydantic_ai_waits_only", default=False)
-"""Whether the library's ``run`` is about to call ``iter`` for a caller who wants nothing but the result."""
+"""Whether the library's ``run`` is about to call ``iter`` for a caller that wants only the result."""
 
 
 def replace_methods(agent: Agent[Any, Any], workflow: AgentWorkflow) -> None:
-    """Make the methods of an agent those of a durable one."""
+    """Replace the methods of an agent by those of a durable one."""
     original = {name: _get_original(agent, name) for name in ("iter", "run", "run_stream", "run_stream_events")}
 
     def follow(prompt: Any, arguments: dict[str, Any], *, is_stream: bool = False) -> FollowedRunContext:
-        # It uses private names of the library, which an agent that is only run must not depend on.
+        # Imported here: it uses private names of the library, on which `agent.run` must not depend.
         from holdfast.integrations.pydantic_ai.followed_run import FollowedRunContext
 
         token = arguments.pop("cancellation_token", None)
@@ -50,23 +49,23 @@ def replace_methods(agent: Agent[Any, Any], workflow: AgentWorkflow) -> None:
             call.live_run = live
             return await start_run(workflow, call)
 
-        def open_ended(result: AgentRunResult[Any]) -> AbstractAsyncContextManager[AgentRun[Any, Any]]:
+        def open_finished(result: AgentRunResult[Any]) -> AbstractAsyncContextManager[AgentRun[Any, Any]]:
             call.result = result
-            return _RunOpener(original["iter"](prompt, **arguments), call)
+            return _open_run(original["iter"](prompt, **arguments), call)
 
-        return FollowedRunContext(start, lambda handle: await_result(handle, call), open_ended, token)
+        return FollowedRunContext(start, lambda handle: await_result(handle, call), open_finished, token)
 
     def iter(user_prompt: Any = None, **arguments: Any) -> Any:
         if get_current_execution() is not None:
-            return _RunOpener(original["iter"](user_prompt, **arguments), None)
+            return _open_run(original["iter"](user_prompt, **arguments), None)
         if _is_result_only.get():
             _is_result_only.set(False)
-            return _RunOpener(original["iter"](user_prompt, **arguments), AgentCall(agent, user_prompt, arguments))
+            return _open_run(original["iter"](user_prompt, **arguments), AgentCall(agent, user_prompt, arguments))
         return follow(user_prompt, arguments)
 
     async def run(*args: Any, **arguments: Any) -> Any:
-        only = all(arguments.get(name) is None for name in ("event_stream_handler", "cancellation_token"))
-        token = _is_result_only.set(only and get_current_execution() is None)
+        is_plain = all(arguments.get(name) is None for name in ("event_stream_handler", "cancellation_token"))
+        token = _is_result_only.set(is_plain and get_current_execution() is None)
         try:
             return await original["run"](*args, **arguments)
         finally:
@@ -81,7 +80,7 @@ def replace_methods(agent: Agent[Any, Any], workflow: AgentWorkflow) -> None:
 
     def stream_events(*args: Any, **arguments: Any) -> Any:
         events = original["run_stream_events"](*args, **arguments)
-        return events if get_current_execution() is not None else _EventStreamContext(events)
+        return events if get_current_execution() is not None else _cancel_on_exit(events)
 
     replacements: dict[str, Callable[..., Any]] = {
         "iter": iter, "run": run, "run_stream": stream, "run_stream_events": stream_events,
@@ -93,7 +92,7 @@ def replace_methods(agent: Agent[Any, Any], workflow: AgentWorkflow) -> None:
 
 
 def _get_original(agent: Agent[Any, Any], name: str) -> Any:
-    """The library's own method, also if an agent is made durable for a second time."""
+    """The library's own method, also if the agent was made durable before."""
     method = getattr(agent, name)
     return getattr(method, "holdfast_original", method)
 
@@ -105,19 +104,19 @@ async def start_run(workflow: AgentWorkflow, call: AgentCall) -> Handle[Any]:
 
 
 async def await_result(handle: Handle[Any], call: AgentCall) -> AgentRunResult[Any]:
-    """The result of the run of a call; raises what the agent raised."""
+    """The result of a call's run. Raises the agent's exception."""
     try:
         result: AgentRunResult[Any] = await handle.result()
     except RunFailed as failed:
         raise _get_agent_error(failed) from None
-    if "usage" in call.arguments:  # the caller's own account, which the run has been counting on a copy of
+    if "usage" in call.arguments:  # the caller's object, of which the run has used a copy
         call.arguments["usage"].incr(result.usage - call.arguments["usage"])
     _capture_messages(result)
     return result
 
 
 def _capture_messages(result: AgentRunResult[Any]) -> None:
-    """Hand the messages to the caller's ``capture_run_messages()``, which is for the first run in its block."""
+    """Pass the messages to the caller's ``capture_run_messages()``, if this is the first run in its block."""
     try:
         captured = get_captured_run_messages()
     except LookupError:
@@ -128,7 +127,7 @@ def _capture_messages(result: AgentRunResult[Any]) -> None:
 
 
 def _get_agent_error(failed: RunFailed) -> BaseException:
-    """What the agent raised, where its caller expects that; else what has become of the run."""
+    """The agent's own exception, as its caller expects; for failures of the run itself, ``RunFailed``."""
     cause = failed.__cause__
     if cause is None or isinstance(cause, HoldfastError):
         return failed
@@ -136,42 +135,31 @@ def _get_agent_error(failed: RunFailed) -> BaseException:
     return cause
 
 
-class _RunOpener:
-    """What the library's ``iter`` returns. While it sets the run up, the call is in ``current_call``."""
-
-    def __init__(self, run_context: AbstractAsyncContextManager[AgentRun[Any, Any]], call: AgentCall | None) -> None:
-        self._run_context = run_context
-        self._call = call
-
-    async def __aenter__(self) -> AgentRun[Any, Any]:
-        token = current_call.set(self._call)
+@asynccontextmanager
+async def _open_run(
+    run_context: AbstractAsyncContextManager[AgentRun[Any, Any]], call: AgentCall | None
+) -> AsyncGenerator[AgentRun[Any, Any]]:
+    """The library's run context, with the call in ``current_call`` while the library sets up the run."""
+    async with AsyncExitStack() as stack:
+        token = current_call.set(call)
         try:
-            run = await self._run_context.__aenter__()
+            run = await stack.enter_async_context(run_context)
         finally:
             current_call.reset(token)
         if (position := get_position(run.run_id)) is not None:
             position.attach_run(run)
-        return run
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self._run_context.__aexit__(kind, error, traceback)
+        yield run
 
 
-class _EventStreamContext:
-    """What ``run_stream_events`` returns. Leaving it by ``break`` or by an exception cancels the run."""
+@asynccontextmanager
+async def _cancel_on_exit(events_context: AbstractAsyncContextManager[Any]) -> AsyncGenerator[Any]:
+    """The context of ``run_stream_events``, which cancels the run if it is left by ``break`` or an exception."""
+    async with AsyncExitStack() as stack:
+        events = await stack.enter_async_context(events_context)
 
-    def __init__(self, events: AbstractAsyncContextManager[Any]) -> None:
-        self._context = events
+        def cancel(_kind: Any, error: BaseException | None, _traceback: Any) -> None:
+            if (error is None or isinstance(error, Exception)) and events.result is None:
+                events.cancel()
 
-    async def __aenter__(self) -> Any:
-        self._events = await self._context.__aenter__()
-        return self._events
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        if (error is None or isinstance(error, Exception)) and self._events.result is None:
-            self._events.cancel()
-        return await self._context.__aexit__(kind, error, traceback)
+        stack.push(cancel)
+        yield events

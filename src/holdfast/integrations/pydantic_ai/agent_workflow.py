@@ -1,20 +1,20 @@
-"""An agent of the library that is called outside of workflow code: each call is a run of its own.
+"""An agent of the library that is called outside workflow code: each call is a run of its own.
 
-The workflow has the agent's name, and its function calls the agent once more, now as workflow code. Whoever has called
-the agent waits for that run, and is handed a result that is read from the store; so a program that was killed and is
-started again joins the run that it has left, and a third time it gets what is recorded.
+The workflow has the agent's name, and its function calls the agent again, now in workflow code. The caller waits for
+that run, and gets a result that is read from the store. So a program that was killed and is started again joins its
+run, and after the run has ended, it gets the recorded result.
 
-Beside the answer, the messages of the run are recorded when it ends, as the last step: requests are not recorded one by
-one, because they follow from the answers.
+Besides the answer, the last step of the run records its messages. Requests are not recorded one by one, because they
+follow from the answers.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, cast
 
 import pydantic_ai
@@ -29,7 +29,7 @@ from holdfast.admission.usage import Budget, Usage
 from holdfast.agents.models.finish_reasons import get_ending
 from holdfast.agents.models.messages import dump_messages, load_messages
 from holdfast.agents.models.prices import usage_from_response
-from holdfast.authoring.introspection import attribute_to_caller
+from holdfast.authoring.introspection import attribute_to_caller, resolve_hints
 from holdfast.authoring.step import invoke
 from holdfast.authoring.workflow import PreparedStart, Workflow
 from holdfast.authoring.workflow_options import make_queue_key, resolve_queue_name
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
     from holdfast.integrations.pydantic_ai.capability import Durable
 
 MESSAGES_STEP = "new messages"
-"""What the journal calls the step that records them. No tool can have this name, because of the space."""
+"""The step that records the messages. No tool can have this name, because of the space."""
 
 _result_adapter = TypeAdapter(AgentRunResult[Any])
 _EXCLUDED_FIELDS = {"output", "messages"}
-"""What of a result is recorded in our own form."""
+"""Fields of a result that are recorded in Holdfast's own form."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How the runs of an agent are carried out, as its ``Durable`` says."""
+    """The options of ``Durable`` for an agent's runs."""
 
     queue: str | Queue | None = None
     timeout_s: float | None = None
@@ -70,8 +70,8 @@ class RunOptions:
 class AgentWorkflow(Workflow[..., Any]):
     """The workflow of an agent: ``Durable.from_agent(agent).workflow``. Its inputs are the arguments of ``agent.run``.
 
-    ``await agent.run(...)`` is ``await workflow(...)`` in other words; ``workflow.start(...)`` gives a handle, and
-    ``workflow.options(...)`` an id, tags or a budget.
+    ``await agent.run(...)`` is the same as ``await workflow(...)``; ``workflow.start(...)`` returns a handle, and
+    ``workflow.options(...)`` sets an id, tags, or a budget.
     """
 
     def __init__(self, durable: Durable[Any], agent: Agent[Any, Any], options: RunOptions) -> None:
@@ -80,10 +80,10 @@ class AgentWorkflow(Workflow[..., Any]):
         self.bindings = Bindings(durable)
         super().__init__(self._define(options))
 
-    # What the authoring room asks of a workflow
+    # Overrides of Workflow
 
     def prepare_start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedStart:
-        """The arguments as they are recorded, and those that are bound to this process."""
+        """The recorded form of the arguments. Those that cannot be recorded are bound to the run in this process."""
         if len(args) > 1:
             raise UsageError(f"agent {self.name!r} takes its prompt, and all else by name, as `agent.run` does")
         if args and isinstance(args[0], AgentCall):
@@ -110,7 +110,7 @@ class AgentWorkflow(Workflow[..., Any]):
         try:
             return await self._execute_run(execution, prompt, message_history, settings or {})
         finally:
-            # Not when the run only leaves memory. The library turns the exception for that into others of its own.
+            # Not when the run only leaves memory. The library replaces the exception for that by its own.
             if not execution.loop.is_closing:
                 self.bindings.remove(execution.run_id)
 
@@ -120,29 +120,28 @@ class AgentWorkflow(Workflow[..., Any]):
         try:
             bound = self.bindings.get(execution.run_id, settings)
         except UsageError as missing:
-            execution.fatal_error = (
-                execution.fatal_error or missing
-            )  # the code has not changed, whatever the journal has more
+            # Not drift, although the journal may have more records.
+            execution.fatal_error = execution.fatal_error or missing
             raise
-        given: dict[str, Any] = call_arguments_from_inputs(prompt, message_history, settings) | dict(bound.arguments)
-        given |= {"deps": bound.deps, "run_id": execution.run_id}
+        arguments = call_arguments_from_inputs(prompt, message_history, settings) | dict(bound.arguments)
+        arguments |= {"deps": bound.deps, "run_id": execution.run_id}
         token = current_position.set(None if bound.live_run is None else LivePosition(bound.live_run, execution.run_id))
         try:
             with bound.overrides.apply():
-                result = await (self._run_stream(given) if settings.get("stream") else self.agent.run(**given))
+                result = await (self._run_stream(arguments) if settings.get("stream") else self.agent.run(**arguments))
         finally:
             current_position.reset(token)
 
-        async def tell() -> dict[str, Any]:
-            return _dump_result(result, given.get("message_history", ()))
+        async def dump() -> dict[str, Any]:
+            return _dump_result(result, arguments.get("message_history", ()))
 
-        await invoke(execution, StepDefinition(MESSAGES_STEP, tell, True, _MESSAGES_CODEC, (), {}), (), {})
-        answers = [one for one in result.new_messages() if isinstance(one, ModelResponse)]
-        used = sum((usage_from_response(one) for one in answers), Usage())
-        ended = get_ending(answers[-1]) if answers else (FINISH_STOP, "")
+        await invoke(execution, StepDefinition(MESSAGES_STEP, dump, True, _MESSAGES_CODEC, (), {}), (), {})
+        answers = [message for message in result.new_messages() if isinstance(message, ModelResponse)]
+        usage = sum((usage_from_response(answer) for answer in answers), Usage())
+        ending = get_ending(answers[-1]) if answers else (FINISH_STOP, "")
         own_type = bound.arguments.get("output_type")
         output = result.output if own_type is None else TypedOutput(result.output, make_output_codec(own_type))
-        return AgentResult(output, used, execution.run_id, *ended)
+        return AgentResult(output, usage, execution.run_id, *ending)
 
     async def _run_stream(self, arguments: dict[str, Any]) -> AgentRunResult[Any]:
         """A run of ``run_stream``, which ends with the first answer that is a final result."""
@@ -160,22 +159,18 @@ class AgentWorkflow(Workflow[..., Any]):
         ) -> AgentResult[Any]:
             return await self._run(prompt, message_history, settings)
 
-        homes = (os.path.dirname(cast(str, one.__file__)) + os.sep for one in (holdfast, pydantic_ai))
-        namespace = attribute_to_caller(run, name, *homes, "<")
-        hints: dict[str, Any] = {
-            "prompt": str | list[Any] | None,
-            "message_history": list[Any] | None,
-            "settings": dict[str, Any] | None,
-        }
-        signature = Signature([Parameter(one, Parameter.POSITIONAL_OR_KEYWORD, default=None) for one in hints])
+        signature, hints = inspect.signature(run), resolve_hints(run)
+        defaults = dict.fromkeys(signature.parameters)
+        skipped_paths = (os.path.dirname(cast(str, package.__file__)) + os.sep for package in (holdfast, pydantic_ai))
+        namespace = attribute_to_caller(run, name, *skipped_paths, "<")
         return WorkflowDefinition(
             name=name,
             function=run,
             inputs_codec=InputsCodec(name, signature, hints),
             output_codec=RunResultCodec(make_output_codec(self.agent.output_type)),
             namespace=namespace,
-            defaults=dict.fromkeys(hints),
-            queue_key=make_queue_key(options.queue or name, signature, dict.fromkeys(hints), f"agent {name!r}"),
+            defaults=defaults,
+            queue_key=make_queue_key(options.queue or name, signature, defaults, f"agent {name!r}"),
             queue=resolve_queue_name(options.queue or name, f"agent {name!r}"),
             timeout_s=options.timeout_s,
             tags=options.tags,
@@ -186,7 +181,7 @@ class AgentWorkflow(Workflow[..., Any]):
 
 
 def _dump_result(result: AgentRunResult[Any], history: Sequence[ModelMessage]) -> dict[str, Any]:
-    """What is recorded of a result beside the answer; of the messages only those that are no inputs."""
+    """The recorded form of a result without the answer, and without messages that are inputs of the run."""
     messages = result.all_messages()
     known = len(history) if messages[: len(history)] == list(history) else 0
     rest = _result_adapter.dump_python(result, mode="json", exclude=_EXCLUDED_FIELDS)
@@ -208,22 +203,22 @@ class AgentRunHandle(Handle[Any]):
         super().__init__(StoreRuns(provider, decode, [definition.namespace]), run_id)
         self._provider = provider
         self._bindings = bindings
-        self._binding = bound  # held for other handles to the same run
+        self._binding = bound  # keeps it alive for other handles to the same run
 
     async def result(self, timeout: Duration | None = None) -> Any:
-        """The run's result, once it has ended. Raises as that of any run does."""
+        """Wait for the run's result. Raises the same errors as ``Handle.result``."""
         result: AgentResult[Any] = await super().result(timeout)
-        # There is no other occasion if the run had ended before the call. One that failed may be retried.
+        # If the run had ended before the call, nothing else removes it. A failed run keeps it, for a retry.
         self._bindings.remove(self.run_id)
         record = await (await self._provider.store()).get_last_record(self.run_id, MESSAGES_STEP)
         if record is None:
             raise UsageError(f"run {self.run_id!r} has no record of its messages: it is not a run of this agent")
-        told = cast("dict[str, Any]", _MESSAGES_CODEC.decode(record.payload or b"null", "the messages of a run"))
-        messages = load_messages(told["messages"])
-        if told["known"]:
+        recorded = cast("dict[str, Any]", _MESSAGES_CODEC.decode(record.payload or b"null", "the messages of a run"))
+        messages = load_messages(recorded["messages"])
+        if recorded["known"]:
             inputs: Any = decode_plain((await self._provider.read(self.run_id)).inputs)
-            messages = load_messages(inputs["message_history"])[: told["known"]] + messages
-        return _result_adapter.validate_python({**told["result"], "messages": messages, "output": result.output})
+            messages = load_messages(inputs["message_history"])[: recorded["known"]] + messages
+        return _result_adapter.validate_python({**recorded["result"], "messages": messages, "output": result.output})
 
 
-_MESSAGES_CODEC = codec_for(Signature.empty)
+_MESSAGES_CODEC = codec_for(inspect.Signature.empty)

@@ -1,10 +1,10 @@
-"""What a call of an agent is given and no journal can hold: deps, model objects, output types, toolsets, overrides.
+"""Arguments of an agent's call that cannot be recorded: deps, model objects, output types, toolsets, overrides.
 
 These objects belong to the process that makes the call. The run's inputs record only their names, so that a process
-that takes the run over knows what it lacks: it uses its own deps, and fails the run with ``BoundArgumentMissing`` for
-everything else, since another model or another output type would make it another run. A program that is started again
-and repeats its call brings them along; it may do so a moment after a worker in it has claimed the run, so a run waits
-for a short time before it begins.
+that takes over the run knows what is missing: it uses its own deps, and fails the run with ``BoundArgumentMissing`` for
+everything else, since another model or output type would make it another run. A restarted program that repeats its call
+provides them again. It may do so a moment after its worker has claimed the run, so a run waits for a short time before
+it begins.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 _OVERRIDE_PREFIX = "_override_"
 _INPUT_MARKERS = (b'"deps":true', b'"bound":[')
-"""In the inputs of a run that was given something that is not recorded."""
+"""In the inputs of a run that has bound objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What ``agent.override(...)`` has set in the calling task, of this agent and of others that it may call."""
+    """The values of ``agent.override(...)`` in the calling task, for this agent and others that it may call."""
 
     values: Mapping[ContextVar[Any], Any]
 
     @classmethod
     def capture(cls) -> Overrides:
-        """Those that are active now."""
-        # The library keeps them in context variables, and a workflow's tasks begin with an empty context.
+        """The active overrides."""
+        # The library stores them in context variables, and a workflow's tasks begin with an empty context.
         return cls(
             {
                 variable: value
@@ -52,8 +52,9 @@ class Overrides:
 
     @property
     def names(self) -> list[str]:
-        """As a run's inputs record them."""
-        return [f"override({name}=...)" for name in {one.name.removeprefix(_OVERRIDE_PREFIX) for one in self.values}]
+        """Their names in a run's inputs."""
+        names = {variable.name.removeprefix(_OVERRIDE_PREFIX) for variable in self.values}
+        return [f"override({name}=...)" for name in names]
 
     @contextmanager
     def apply(self) -> Generator[None]:
@@ -68,17 +69,17 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Binding:
-    """What one call was given that is not recorded."""
+    """The arguments of one call that are not recorded."""
 
     deps: Any = None
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     overrides: Overrides = field(default_factory=lambda: Overrides({}))
     live_run: LiveRun | None = None
-    """Through which the caller watches the run. Not among the names either: the run goes on without a caller."""
+    """For a caller that watches the run. It has no name in the inputs: the run can continue without a caller."""
 
     @property
     def names(self) -> list[str]:
-        """As a run's inputs record them. Deps are not among them: each process may have its own."""
+        """Their names in a run's inputs, without deps: each process may have its own."""
         return sorted([*self.arguments, *self.overrides.names])
 
 
@@ -89,11 +90,11 @@ class Bindings:
     durable: Durable[Any]
     _bindings: dict[str, Binding] = field(default_factory=dict[str, Binding])
     _referenced: WeakValueDictionary[str, Binding] = field(default_factory=WeakValueDictionary[str, Binding])
-    """Also those of runs that have ended, while somebody holds them: a handle decodes the result by its type."""
+    """Includes those of ended runs, while a handle holds them: it decodes the result by the call's output type."""
     _waiters: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
 
     def add(self, run_id: str, binding: Binding) -> None:
-        """Bind objects to a run that is about to begin here, or waits for them."""
+        """Bind objects to a run that is about to begin in this process, or that waits for them."""
         self._bindings[run_id] = self._referenced[run_id] = binding
         if (expected := self._waiters.get(run_id)) is not None:
             expected.set()
@@ -103,11 +104,11 @@ class Bindings:
         self._bindings.pop(run_id, None)
 
     def get_referenced(self, run_id: str) -> Binding | None:
-        """What the call gave that is being made, or whose handle is held, here."""
+        """The binding of a current call, or of a run that has a handle in this process."""
         return self._referenced.get(run_id)
 
     async def wait_for(self, run: Run) -> None:
-        """Wait a short time for the program to repeat the call that started the run, if the run needs what it gave."""
+        """If the run needs bound objects, wait a short time for the program to repeat the call that started it."""
         needs_deps, needs_arguments = (mark in run.inputs for mark in _INPUT_MARKERS)
         if run.id in self._bindings or not (needs_arguments or (needs_deps and self.durable.deps is None)):
             return
@@ -121,7 +122,7 @@ class Bindings:
             self._waiters.pop(run.id, None)
 
     def get(self, run_id: str, settings: Mapping[str, Any]) -> Binding:
-        """What a run was given. Raises ``DepsMissing`` or ``BoundArgumentMissing`` if this process does not have it."""
+        """The binding of a run. Raises ``DepsMissing`` or ``BoundArgumentMissing`` if this process lacks a part."""
         bound = self._bindings.get(run_id, Binding())
         names = settings.get("bound", [])
         if missing := sorted(set(names) - set(bound.names)):

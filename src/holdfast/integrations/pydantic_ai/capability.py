@@ -1,4 +1,4 @@
-"""``Durable``: what makes an agent of the library durable."""
+"""``Durable``: the capability that makes an agent of the library durable."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ from holdfast.integrations.pydantic_ai.tool_settings import METADATA_KEY, ToolSe
 class Durable(BaseDurabilityCapability[AgentDepsT]):
     """Makes every run of a Pydantic AI agent durable: ``Agent(..., name="support", capabilities=[Durable()])``.
 
-    Model requests and tool calls are recorded steps. In workflow code they are steps of the calling run; anywhere else
-    ``agent.run(...)`` is a run of its own, under the id ``run_id=`` if that is given, which a program that is killed
-    and started again joins. ``run_stream``, ``run_stream_events`` and ``iter`` show such a run while it happens. What a
-    call is given and no journal can hold (a model object, an output type, ``agent.override(...)``) is used by the
-    process that makes the call. An agent needs a ``name``, and its own toolsets need ids.
+    Model requests and tool calls are recorded steps. In workflow code, they are steps of the calling run; anywhere
+    else, ``agent.run(...)`` is a run of its own, with the id ``run_id=`` if that is given. A program that is killed and
+    started again joins it. ``run_stream``, ``run_stream_events``, and ``iter`` show such a run while it executes.
+    Arguments that cannot be recorded (a model object, an output type, ``agent.override(...)``) stay in the process that
+    makes the call. An agent needs a ``name``, and its own toolsets need ids.
 
     Args:
-        name: what the store calls its runs; the agent's name unless given.
-        tools: by a tool's name, how its step is carried out, as in ``{"charge": {"effect": "once"}}``: ``retries``,
-            ``backoff``, ``max_backoff``, ``retry_on``, ``give_up_on``, ``retry``, ``timeout``, ``effect``,
-            ``transaction``, as in ``@step``. ``False``: it is called in workflow code and not recorded, for what gives
-            the same answer every time. A tool may say so itself: ``metadata={"holdfast": {...}}``.
-        deps: what runs are handed in this process that nobody here has given their own; for workers. Never recorded.
-        models: further models that a run may be given as ``model=``, by name.
+        name: the name of its runs in the store. Default: the agent's name.
+        tools: settings of tools' steps by name, as in ``{"charge": {"effect": "once"}}``: ``retries``, ``backoff``,
+            ``max_backoff``, ``retry_on``, ``give_up_on``, ``retry``, ``timeout``, ``effect``, ``transaction``, as in
+            ``@step``. ``False``: workflow code calls the tool, and nothing is recorded; for tools that return the same
+            value every time. A tool may have its own settings: ``metadata={"holdfast": {...}}``.
+        deps: the deps of runs that have none of their own in this process; for workers. Never recorded.
+        models: further models for ``model=`` of a run, by name.
         event_stream_handler: called with the events of every run, in steps, by the process that executes the run.
         model_timeout: seconds that one attempt of a model request may take.
-        retry: how a model request that got no answer is repeated. Default: for a day, at least every five minutes.
-        queue: the queue that runs wait in, by its name or as a ``Queue`` with limits; the agent's name unless given.
+        retry: how a model request without an answer is repeated. Default: for a day, at least every five minutes.
+        queue: the queue of its runs, by its name or as a ``Queue`` with limits. Default: the agent's name.
         timeout: seconds after its start at which a run that has not ended fails with ``RunTimedOut``.
-        tags: words to find its runs by.
-        budget: what each of its runs may use. In a workflow, that workflow's budget counts.
+        tags: labels of its runs.
+        budget: what each of its runs may use. In a workflow, the workflow's budget applies.
     """
 
     engine_spec = DurabilityEngineSpec(
@@ -79,15 +79,15 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         durable_container_noun="workflow",
         codec=LibraryValueCodec(),
         serialization_failure=make_unrecordable_error,
-        # A step runs on another event loop than workflow code: what one opens, the other cannot close. So each step
-        # that needs an MCP server opens it, unless somebody outside holds it open (`async with agent:`).
+        # A step runs on another event loop than workflow code, so neither can close what the other opened. Each step
+        # that needs an MCP server opens it, unless the program holds it open (`async with agent:`).
         toolset_lifecycles={"function": "enter-always", "mcp": "enter-never", "dynamic": "enter-never"},
         unsupported_runtime_toolset_kinds=frozenset(),  # a step needs no registration: see `get_wrapper_toolset`
         tool_config_key=METADATA_KEY,
     )
 
     workflow: AgentWorkflow
-    """The workflow of its runs; of the one that the agent has: ``Durable.from_agent(agent)``."""
+    """The workflow of its runs. To get it from an agent: ``Durable.from_agent(agent).workflow``."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         self._operations: OperationBackend | None = None
         self._unregistered: WeakValueDictionary[str, Model] = WeakValueDictionary()
 
-    # What the library asks of an engine
+    # The library's interface for engines
 
     @property
     def in_durable_context(self) -> bool:
@@ -124,7 +124,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         return get_current_execution() is not None
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
-        """What carries out operations."""
+        """Executes operations."""
         assert self._operations is not None
         return self._operations
 
@@ -142,7 +142,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
 
     def _wrap_leaf_toolset(self, ts: AbstractToolset[AgentDepsT]) -> WrapperToolset[AgentDepsT] | None:
         wrapped = super()._wrap_leaf_toolset(ts)
-        # The library has toolsets that carry out nothing; what a user's own one does, would not be recorded.
+        # The library's other toolsets execute nothing, but the calls of a user's own toolset would not be recorded.
         if wrapped is None and not type(ts).__module__.startswith("pydantic_ai."):
             raise DefinitionError(
                 f"agent {self.name!r} has a toolset of its own class, `{type(ts).__name__}`, whose calls cannot be "
@@ -152,7 +152,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         return wrapped
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
-        """Make the calls of all toolsets steps, also of those that came with the call or with an override."""
+        """Make the calls of all toolsets steps, also of those from the call or from an override."""
         if not self.in_durable_context:
             return super().get_wrapper_toolset(toolset)
 
@@ -164,7 +164,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
 
         return toolset.visit_and_replace(wrap)
 
-    # A model object that was not registered: a step has it in its own process, so a name for it is enough.
+    # Model objects that are not registered. Steps run in the same process, so a name for the object is enough.
 
     def _find_model_id(self, model: Model) -> str | None:
         try:
@@ -182,7 +182,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         return found is not None, found
 
     async def resolve_model_id(self, ctx: ModelResolutionContext[AgentDepsT], *, model_id: str) -> Model | None:
-        """The model of a request, by the name that it was issued with."""
+        """The model of a request, by the name in the request."""
         return self._unregistered.get(model_id) or await super().resolve_model_id(ctx, model_id=model_id)
 
     def get_default_run_id(self) -> str | None:
@@ -197,11 +197,11 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         return conversation_id_from_run_id(run_id) if self.in_durable_context else None
 
     def get_run_clock(self) -> Callable[[], datetime] | None:
-        """The time of the run."""
+        """The clock of the run."""
         return now if self.in_durable_context else None
 
     def get_model_settings(self) -> Callable[[RunContext[AgentDepsT]], ModelSettings]:
-        """A step makes its own attempts, so the provider's SDK makes one."""
+        """Turn off the retries of the provider's SDK, because the step has its own."""
 
         def one_attempt(ctx: RunContext[AgentDepsT]) -> ModelSettings:
             given = {key: value for key, value in (ctx.model_settings or {}).items() if key == "max_retries"}
@@ -214,7 +214,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         """In workflow code, the agent's loop itself; anywhere else, a run that executes it."""
         if self.in_durable_context:
-            # A plain function of the agent's (instructions, validators) is workflow code, which has no threads.
+            # Plain functions of the agent (instructions, validators) are workflow code, which has no threads.
             with disable_threads():
                 return await super().wrap_run(ctx, handler=handler)
         call = current_call.get()
@@ -228,7 +228,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
             return call.result
         return await await_result(await start_run(self.workflow, call), call)
 
-    # A caller in this process that watches the run
+    # For a caller in this process that watches the run
 
     async def before_node_run(
         self, ctx: RunContext[AgentDepsT], *, node: AgentNode[AgentDepsT]
@@ -240,13 +240,13 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
 
     @property
     def has_wrap_run_event_stream(self) -> bool:
-        """Whether models are to be asked for streams."""
+        """Whether to request streams from models."""
         return current_position.get() is not None or super().has_wrap_run_event_stream
 
     async def wrap_run_event_stream(
         self, ctx: RunContext[AgentDepsT], *, stream: AsyncIterable[AgentStreamEvent]
     ) -> AsyncIterable[AgentStreamEvent]:
-        """Show the events of tool calls to the caller; a step shows those of models."""
+        """Show the events of tool calls to the caller. A step shows those of models."""
         live = get_position(ctx.run_id)
         async for event in super().wrap_run_event_stream(ctx, stream=stream):
             if live is not None and live.node_execution.is_tool_call:

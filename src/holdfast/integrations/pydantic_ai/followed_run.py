@@ -1,13 +1,12 @@
-"""How a caller outside of workflow code iterates and streams a run of an agent: with the library's own interface.
+"""Lets a caller outside workflow code iterate and stream a run of an agent, with the library's own interface.
 
-The run is executed in a workflow, by this process or another one. The caller gets copies of its nodes, and the events
-of its model requests and tool calls as they happen (``live_run``). To execute a node means here to let the run execute
-it and to wait for the next one; nothing is requested or called a second time. If another process executes the run, or
-it had ended before, the nodes are made of the recorded messages when it has ended.
+A workflow executes the run, in this process or another one. The caller gets copies of its nodes, and the events of its
+model requests and tool calls as they happen (``live_run``). When the caller executes a node, the run executes it, and
+the caller waits for the next one; nothing is requested or called a second time. If another process executes the run, or
+it has already ended, the nodes are made from the recorded messages when it has ended.
 
-**Leaving early.** A caller that leaves its block by itself (``break``, ``return``, an exception) ends the run, as
-without Holdfast: the run is cancelled. If the calling task is cancelled, or its process goes down, the run goes on, as
-after ``agent.run(...)``.
+**Leaving early.** A caller that leaves its block (``break``, ``return``, an exception) cancels the run, as it would
+without Holdfast. If the calling task is cancelled, or its process dies, the run continues, as after ``agent.run(...)``.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ OpenFinishedRun = Callable[[AgentRunResult[Any]], AbstractAsyncContextManager[Ag
 
 
 class FollowedRunContext:
-    """What ``agent.iter(...)`` returns outside of workflow code.
+    """The return value of ``agent.iter(...)`` outside workflow code.
 
     Args:
         start: starts the run, or joins it.
-        await_result: waits for the result of the run, and raises what the agent raised.
-        open_finished: the library's own context of a run that has ended already.
+        await_result: waits for the result of the run, and raises the agent's exception.
+        open_finished: the library's own context of a run that has already ended.
         cancellation_token: cancels the run.
     """
 
@@ -76,7 +75,7 @@ class FollowedRunContext:
         try:
             if self._cancellation_token is not None:
                 self._cancellation.attach_token(self._cancellation_token)
-                await asyncio.sleep(0)  # a token that is cancelled already keeps the run from starting
+                await asyncio.sleep(0)  # a token that is already cancelled keeps the run from starting
             self._handle = await self._start(live)
             self._result_task = asyncio.create_task(self._watch_result(self._handle))
             await live.wait_until(lambda: live.is_finished or (live.agent_run is not None and live.nodes))
@@ -111,20 +110,20 @@ class FollowedRunContext:
 
     async def _close(self, error: BaseException | None) -> None:
         live, cancellation = self._live_run, self._cancellation
-        is_wanted = error is None or isinstance(error, Exception) or cancellation.cancel_requested
-        # A task that was cancelled from outside as well stays cancelled.
-        is_ours = isinstance(error, asyncio.CancelledError) and cancellation.resolve()
+        should_cancel = error is None or isinstance(error, Exception) or cancellation.cancel_requested
+        # A task that was also cancelled from outside stays cancelled.
+        is_resolved = isinstance(error, asyncio.CancelledError) and cancellation.resolve()
         cancellation.finish()
         cancellation.release_issued()
         if self._handle is not None:
             try:
-                if is_wanted and not live.is_finished:
+                if should_cancel and not live.is_finished:
                     await _run_uninterrupted(_cancel_run(self._handle))
                     await asyncio.wait([self._result_task])
             finally:
                 live.detach_caller()
                 self._result_task.cancel()
-        if is_ours:
+        if is_resolved:
             message = "The agent run was cancelled."
             ctx = None if live.agent_run is None else live.agent_run.ctx
             raise RunCancelled(message) if ctx is None else run_cancelled_snapshot(message, ctx.state, ctx.deps)
@@ -136,7 +135,7 @@ async def _cancel_run(handle: Handle[Any]) -> None:
 
 
 async def _run_uninterrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Do it, also if the task is cancelled meanwhile (the library cancels twice); the cancellation follows."""
+    """Finish the work even if the task is cancelled in the meantime (the library cancels twice); then raise that."""
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -149,7 +148,7 @@ async def _run_uninterrupted(work: Coroutine[Any, Any, None]) -> None:
 
 
 class FollowedRun(AgentRun[Any, Any]):
-    """A run of the agent, whose nodes are executed by its workflow."""
+    """A run of the agent. Its workflow executes the nodes."""
 
     live_run: LiveRun
     _cancellation: RunCancellation
@@ -158,7 +157,7 @@ class FollowedRun(AgentRun[Any, Any]):
 
     @classmethod
     def from_run(cls, run: AgentRun[Any, Any], live_run: LiveRun, cancellation: RunCancellation) -> FollowedRun:
-        """A view of a run, which begins with the first node."""
+        """A view of a run, at its first node."""
         made = cls(run._graph_run)  # pyright: ignore[reportPrivateUsage]
         made.live_run, made._cancellation = live_run, cancellation
         made._index, made._node = 0, _copy_node(live_run, 0)
@@ -167,7 +166,7 @@ class FollowedRun(AgentRun[Any, Any]):
 
     @property
     def ctx(self) -> GraphRunContext[Any, Any]:
-        """The context of the run as it is now: a copy, without hooks, which the workflow has called already."""
+        """A copy of the run's current context, without hooks, because the workflow has already called these."""
         state, deps = copy.copy(self._graph_run.state), copy.copy(self._graph_run.deps)
         state.message_history, state.usage = list(state.message_history), copy.copy(state.usage)
         deps.root_capability = CombinedCapability[Any]([])
@@ -203,7 +202,7 @@ class FollowedRun(AgentRun[Any, Any]):
         live, index = self.live_run, self._index + 1
         live.allow_node(self._index)
         await live.wait_until(lambda: len(live.nodes) > index or live.is_finished)
-        if live.agent_run is not None:  # another one, if the run's code was executed again meanwhile
+        if live.agent_run is not None:  # another one, if the run's code was executed again in the meantime
             self._graph_run = live.agent_run._graph_run  # pyright: ignore[reportPrivateUsage]
         if len(live.nodes) > index:
             self._node = _copy_node(live, index)
@@ -216,7 +215,7 @@ class FollowedRun(AgentRun[Any, Any]):
         return self._node
 
     async def finish(self) -> AgentRunResult[Any]:
-        """Let the run execute all that is left, and wait for its result."""
+        """Let the run execute the remaining nodes, and wait for its result."""
         while not isinstance(self._node, End):
             await self.next(self._node)
         assert self.live_run.result is not None
@@ -227,17 +226,17 @@ class FollowedRun(AgentRun[Any, Any]):
         self._cancellation.cancel()
 
     def enqueue(self, *_: Any, **__: Any) -> None:
-        """Refused: the run is executed in a workflow."""
+        """Refused, because a workflow executes the run."""
         raise UsageError(
             "messages cannot be added to a durable run from outside: call `agent.iter(...)` in a workflow function, "
             "which can wait for them with `wait_for_signal`."
         )
 
     async def emit(self, event: Any, /) -> Any:
-        """Refused: the run is executed in a workflow."""
+        """Refused, because a workflow executes the run."""
         raise UsageError("events cannot be added to a durable run from outside: emit them in a tool, or in a workflow.")
 
-    # The library's own ways to execute a node, which `agent.run(event_stream_handler=...)` uses
+    # Called by `agent.run(event_stream_handler=...)`
 
     async def _advance_graph(self, node: Any) -> Any:
         return await self.next(node)
@@ -250,18 +249,18 @@ class FollowedRun(AgentRun[Any, Any]):
 
 
 def _copy_node(live_run: LiveRun, index: int) -> Any:
-    """A copy of a node, so that what the caller does with it changes nothing in the workflow."""
-    feed = live_run.nodes[index]
-    node: Any = feed.node
-    made: Any
-    if feed.is_model_request:
-        made = FollowedRequestNode(copy.deepcopy(node.request), node.is_resuming_without_prompt)
-    elif feed.is_tool_call:
-        made = FollowedToolsNode(copy.deepcopy(node.model_response))
+    """A copy of a node, so that the caller cannot change the workflow's."""
+    node_execution = live_run.nodes[index]
+    node: Any = node_execution.node
+    copied: Any
+    if node_execution.is_model_request:
+        copied = FollowedRequestNode(copy.deepcopy(node.request), node.is_resuming_without_prompt)
+    elif node_execution.is_tool_call:
+        copied = FollowedToolsNode(copy.deepcopy(node.model_response))
     else:
         return copy.copy(node)
-    made.live_run, made.node_execution, made.index = live_run, feed, index
-    return made
+    copied.live_run, copied.node_execution, copied.index = live_run, node_execution, index
+    return copied
 
 
 class FollowedRequestNode(ModelRequestNode[Any, Any]):
@@ -274,17 +273,14 @@ class FollowedRequestNode(ModelRequestNode[Any, Any]):
     @asynccontextmanager
     async def stream(self, ctx: GraphRunContext[Any, Any]) -> AsyncGenerator[AgentStream[Any, Any]]:
         """The answer while it arrives."""
-        live, feed = self.live_run, self.node_execution
-        live.allow_node(self.index)
-        await live.wait_until(lambda: feed.parameters is not None or live.is_finished)
-        if feed.parameters is None:
-            raise live.error or RuntimeError("the run ended without this request")
-        raw = FollowedResponse(feed.parameters)
-        raw.live_run, raw.node_execution = live, feed
+        self.live_run.allow_node(self.index)
+        parameters = await self.live_run.wait_for(lambda: self.node_execution.parameters, "request")
+        raw = FollowedResponse(parameters)
+        raw.live_run, raw.node_execution = self.live_run, self.node_execution
         stream = FollowedStream(
             _raw_stream_response=raw,
             _output_schema=ctx.deps.output_schema,
-            _model_request_parameters=feed.parameters,
+            _model_request_parameters=parameters,
             _output_validators=ctx.deps.output_validators,
             _run_ctx=build_run_context(ctx),
             _usage_limits=None,  # the workflow counts
@@ -309,27 +305,24 @@ class FollowedToolsNode(CallToolsNode[Any, Any]):
     @asynccontextmanager
     async def stream(self, ctx: GraphRunContext[Any, Any]) -> AsyncGenerator[AsyncIterator[Any]]:
         """The events of the calls while they happen."""
-        live, feed = self.live_run, self.node_execution
+        live, execution = self.live_run, self.node_execution
         live.allow_node(self.index)
 
-        async def events() -> AsyncIterator[Any]:
+        async def iterate_events() -> AsyncIterator[Any]:
             while True:
-                await live.wait_until(
-                    lambda: feed.seen_count < len(feed.events) or feed.is_finished or live.is_finished
-                )
-                if feed.seen_count == len(feed.events):
+                await live.wait_until(lambda: execution.has_unseen_event or execution.is_finished or live.is_finished)
+                if not execution.has_unseen_event:
                     return
-                feed.seen_count += 1
-                yield feed.events[feed.seen_count - 1]
+                yield execution.take_event()
 
-        stream = events()
+        stream = iterate_events()
         yield stream
         async for _ in stream:
             pass
 
 
 class FollowedResponse(StreamedResponse):
-    """The answer of a model, as the step that asks for it receives it."""
+    """A model's answer, as its step receives it."""
 
     live_run: LiveRun
     node_execution: NodeExecution
@@ -341,49 +334,44 @@ class FollowedResponse(StreamedResponse):
         return self._event_iterator
 
     async def _get_event_iterator(self) -> AsyncIterator[Any]:
-        feed, live = self.node_execution, self.live_run
+        execution, live = self.node_execution, self.live_run
         while not self._cancelled:
             await live.wait_until(
                 lambda: (
-                    feed.is_restarted
-                    or feed.seen_count < len(feed.events)
-                    or feed.response is not None
+                    execution.is_restarted
+                    or execution.has_unseen_event
+                    or execution.response is not None
                     or live.is_finished
                     or self._cancelled
                 )
             )
-            if feed.is_restarted or (feed.response is not None and not feed.events):
-                # Asked again, or answered without a stream: the recorded answer takes the place of what was seen.
+            if execution.is_restarted or (execution.response is not None and not execution.events):
+                # Requested again, or answered without a stream: the recorded answer replaces the events so far.
                 self.stream._replacement_response = self._wait_for_recorded  # pyright: ignore[reportPrivateUsage]
                 return
-            if feed.seen_count < len(feed.events):
-                feed.seen_count += 1
-                event = feed.events[feed.seen_count - 1]
+            if execution.has_unseen_event:
+                event = execution.take_event()
                 self._parts_manager.apply_event(event)
                 if isinstance(event, FinalResultEvent):
                     self.final_result_event = event
                 yield event
-            elif feed.response is not None:
+            elif execution.response is not None:
                 self._finished = True
                 return
             elif live.is_finished:
                 raise live.error or RuntimeError("the run ended without this answer")
 
     async def _wait_for_recorded(self) -> ModelResponse | None:
-        feed, live = self.node_execution, self.live_run
-        await live.wait_until(lambda: feed.response is not None or live.is_finished)
-        if feed.response is None:
-            raise live.error or RuntimeError("the run ended without this answer")
-        return feed.response
+        return await self.live_run.wait_for(lambda: self.node_execution.response, "answer")
 
     def get(self) -> ModelResponse:
-        """The recorded answer once the stream has been read, and what has arrived until then."""
+        """The recorded answer once the stream has been read; before that, the parts that have arrived."""
         if self._finished and self.node_execution.response is not None:
             return copy.deepcopy(self.node_execution.response)
         return super().get()
 
     async def close_stream(self) -> None:
-        """The workflow reads the answer to its end; leaving the block cancels the run."""
+        """Nothing to close: the workflow reads the answer to its end, and leaving the block cancels the run."""
         self.live_run.notify()
 
     @property
@@ -413,12 +401,12 @@ class FollowedResponse(StreamedResponse):
 
 
 class FollowedStream(AgentStream[Any, Any]):
-    """The stream of an answer; of the last one of ``run_stream``, its output is that of the run."""
+    """The stream of an answer. The output of the last one in ``run_stream`` is that of the run."""
 
     run: FollowedRun | None = None
 
     async def validate_response_output(self, message: ModelResponse, *, allow_partial: bool = False) -> Any:
-        """The output: a partial one is validated here, and the whole one was, by the workflow."""
+        """The output. A partial one is validated here; the workflow has validated the final one."""
         if self.run is None or allow_partial:
             return await super().validate_response_output(message, allow_partial=allow_partial)
         return (await self.run.finish()).output
@@ -439,7 +427,7 @@ async def run_stream(
 ) -> AsyncGenerator[StreamedRunResult[Any, Any]]:
     """Stream the first answer that is a final result, as the library does."""
     async with run_context as run:
-        if run.live_run.agent_run is None:  # the run had ended, or was executed elsewhere
+        if run.live_run.agent_run is None:  # the run had ended, or another process executed it
             yield _make_finished_result(await run.finish())
             return
         node = run.next_node
@@ -461,14 +449,14 @@ async def run_stream(
 async def _stream_until_final(
     stream: AgentStream[Any, Any], ctx: GraphRunContext[Any, Any], handler: EventStreamHandler[Any] | None
 ) -> bool:
-    found = False
+    has_final = False
 
     async def until_final() -> AsyncIterator[Any]:
-        nonlocal found
+        nonlocal has_final
         async for event in stream:
             yield event
             if isinstance(event, FinalResultEvent):
-                found = True
+                has_final = True
                 return
 
     events = until_final()
@@ -476,7 +464,7 @@ async def _stream_until_final(
         await handler(build_run_context(ctx), events)
     async for _ in events:
         pass
-    return found
+    return has_final
 
 
 def _make_streamed_result(

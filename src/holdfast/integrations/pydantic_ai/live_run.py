@@ -1,13 +1,14 @@
-"""A run of an agent in this process, as its caller watches it: the nodes of the agent's graph and their events.
+"""A run of an agent in this process, for a caller that watches it: the nodes of the agent's graph and their events.
 
 The agent's loop is workflow code, and its model requests and tool calls are steps. A caller that iterates or streams a
 run watches it through a ``LiveRun``: workflow code adds each node before it executes it, the step of a model request
 adds the events of the model's stream while they arrive, and workflow code adds the events of tool calls. None of this
-is recorded. When the run's code is executed again in this process, ``LivePosition`` counts, and adds only what is new.
+is recorded. If the run's code is executed again in this process, ``LivePosition`` counts, and adds only new nodes and
+events.
 
-One thing flows back: a step of a node begins only after the caller has asked for that node to be executed, as it would
-without Holdfast. The steps wait, not the workflow code, so this leaves no trace in the journal, and a run whose process
-dies goes on elsewhere without a caller.
+The caller also controls the run: a step of a node begins only after the caller has requested that node, as it would
+without Holdfast. The steps wait, not the workflow code, so the journal does not show this, and if the process dies, the
+run continues elsewhere without a caller.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_ai import AgentRunResult
 from pydantic_ai.agent import CallToolsNode, EventStreamHandler, ModelRequestNode, UserPromptNode
@@ -26,9 +27,11 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.run import AgentRun
 from pydantic_ai.tools import RunContext
 
+T = TypeVar("T")
+
 
 class NodeExecution:
-    """What happens while one node is executed."""
+    """The execution of one node."""
 
     __slots__ = ("events", "is_finished", "is_restarted", "node", "parameters", "response", "seen_count")
 
@@ -41,12 +44,12 @@ class NodeExecution:
         self.response = response
         """The recorded answer of a model request."""
         self.is_restarted = False
-        """A model request was made again after the caller had seen the beginning of another answer."""
+        """The model request was repeated after the caller had seen the beginning of another answer."""
         self.is_finished = response is not None
 
     @property
     def is_model_request(self) -> bool:
-        """Whether the node asks a model."""
+        """Whether the node calls a model."""
         return isinstance(self.node, ModelRequestNode)
 
     @property
@@ -54,9 +57,19 @@ class NodeExecution:
         """Whether the node calls tools."""
         return isinstance(self.node, CallToolsNode)
 
+    @property
+    def has_unseen_event(self) -> bool:
+        """Whether there are events that the caller has not seen."""
+        return self.seen_count < len(self.events)
+
+    def take_event(self) -> Any:
+        """The next unseen event."""
+        self.seen_count += 1
+        return self.events[self.seen_count - 1]
+
 
 class LiveRun:
-    """A run as its caller watches it. Made on the caller's event loop, which is also that of the steps."""
+    """A run that a caller watches. Made on the caller's event loop, which is also that of the steps."""
 
     def __init__(self) -> None:
         self.agent_run: AgentRun[Any, Any] | None = None
@@ -70,25 +83,32 @@ class LiveRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has ended, wherever it was executed."""
+        """Whether the run has ended, in this process or another one."""
         return self.result is not None or self.error is not None
 
     def notify(self) -> None:
-        """Wake everyone who waits; from any thread."""
+        """Wake all waiters. May be called from any thread."""
         with suppress(RuntimeError):  # the caller's loop is closed
             self._loop.call_soon_threadsafe(self._changed.set)
 
     async def wait_until(self, is_ready: Callable[[], object]) -> None:
-        """Wait for a change."""
+        """Wait for a condition, which is checked after each ``notify``."""
         while not is_ready():
             self._changed.clear()
             await self._changed.wait()
 
+    async def wait_for(self, get: Callable[[], T | None], what: str) -> T:
+        """Wait for a value. Raises the run's error if the run ends without it."""
+        await self.wait_until(lambda: get() is not None or self.is_finished)
+        if (value := get()) is None:
+            raise self.error or RuntimeError(f"the run ended without this {what}")
+        return value
+
     def finish(self, result: AgentRunResult[Any] | None, error: BaseException | None) -> None:
-        """Note how the run has ended; the nodes that were executed elsewhere follow from the messages."""
+        """Note the end of the run. Nodes that another process executed are rebuilt from the messages."""
         self.result, self.error = result, error
         if result is not None:
-            self.nodes += [NodeExecution(*one) for one in _rebuild_nodes(result)[len(self.nodes) :]]
+            self.nodes += _rebuild_nodes(result)[len(self.nodes) :]
         self.detach_caller()
 
     def allow_node(self, index: int) -> None:
@@ -97,17 +117,17 @@ class LiveRun:
         self.notify()
 
     def detach_caller(self) -> None:
-        """Let the run go on without a caller."""
+        """Let the run continue without a caller."""
         self._is_detached = True
         self.notify()
 
     async def wait_for_caller(self, index: int) -> None:
-        """In a step: wait until the caller has asked for this node to be executed."""
+        """In a step: wait until the caller has requested this node."""
         await self.wait_until(lambda: self._is_detached or self._max_allowed_index >= index)
 
 
 class LivePosition:
-    """How far one execution of a run's code is."""
+    """The position of one execution of a run's code."""
 
     def __init__(self, live_run: LiveRun, run_id: str) -> None:
         self.live_run = live_run
@@ -117,16 +137,16 @@ class LivePosition:
 
     @property
     def node_execution(self) -> NodeExecution:
-        """The node that is executed."""
+        """The current node."""
         return self.live_run.nodes[self.index]
 
     def attach_run(self, run: AgentRun[Any, Any]) -> None:
-        """The library has set the run up."""
+        """Note the library's run."""
         self.live_run.agent_run = run
         self.live_run.notify()
 
     def start_node(self, node: Any) -> None:
-        """A node is about to be executed."""
+        """Note that a node is about to be executed."""
         if self.index >= 0:
             self.node_execution.is_finished = True
         self.index, self._event_count = self.index + 1, 0
@@ -135,41 +155,41 @@ class LivePosition:
         self.live_run.notify()
 
     def add_event(self, event: Any) -> None:
-        """An event of a tool call."""
+        """Add an event of a tool call."""
         self._event_count += 1
         if self._event_count > len(self.node_execution.events):
             self.node_execution.events.append(event)
             self.live_run.notify()
 
     def note_request(self, parameters: ModelRequestParameters) -> None:
-        """A model is about to be asked."""
+        """Note that a model is about to be called."""
         self.node_execution.parameters = parameters
         self.live_run.notify()
 
     def note_response(self, response: ModelResponse) -> None:
-        """The answer of the model is recorded."""
+        """Note the recorded answer of the model."""
         self.node_execution.response = response
         self.live_run.notify()
 
     def relay_events(self, handler: EventStreamHandler[Any] | None) -> EventStreamHandler[Any]:
-        """In the step of a model request: add the events of its stream while ``handler`` is given them, too."""
-        feed, live = self.node_execution, self.live_run
-        if feed.events and not feed.seen_count:
-            feed.events.clear()
-        feed.is_restarted = bool(feed.events)
+        """In the step of a model request: add the events of its stream, and pass them on to ``handler``."""
+        execution, live = self.node_execution, self.live_run
+        if execution.events and not execution.seen_count:
+            execution.events.clear()
+        execution.is_restarted = bool(execution.events)
 
-        async def added(events: AsyncIterable[Any]) -> AsyncIterator[Any]:
+        async def relay(events: AsyncIterable[Any]) -> AsyncIterator[Any]:
             async for event in events:
-                if not feed.is_restarted:
-                    feed.events.append(event)
+                if not execution.is_restarted:
+                    execution.events.append(event)
                 live.notify()
                 yield event
 
         async def handle(ctx: RunContext[Any], events: AsyncIterable[Any]) -> None:
-            relaying = added(events)
+            relayed = relay(events)
             if handler is not None:
-                await handler(ctx, relaying)
-            async for _ in relaying:
+                await handler(ctx, relayed)
+            async for _ in relayed:
                 pass
 
         return handle
@@ -184,16 +204,15 @@ relayed_position: ContextVar[LivePosition | None] = ContextVar("holdfast_pydanti
 
 
 def get_position(run_id: str | None) -> LivePosition | None:
-    """The position, if this run of the agent is the watched one and not one that its code makes in turn."""
-    found = current_position.get()
-    return found if found is not None and found.run_id == run_id else None
+    """The position, if this run of the agent is the watched one, and not a run that its code starts."""
+    position = current_position.get()
+    return position if position is not None and position.run_id == run_id else None
 
 
-def _rebuild_nodes(result: AgentRunResult[Any]) -> list[tuple[Any, ModelResponse | None]]:
-    """The nodes of a run that has ended, and the answers that they led to."""
-    messages = result.new_messages()
-    nodes: list[tuple[Any, ModelResponse | None]] = [(UserPromptNode[Any, Any](None), None)]
-    for request, response in pairwise(messages):
+def _rebuild_nodes(result: AgentRunResult[Any]) -> list[NodeExecution]:
+    nodes = [NodeExecution(UserPromptNode[Any, Any](None))]
+    for request, response in pairwise(result.new_messages()):
         if isinstance(request, ModelRequest) and isinstance(response, ModelResponse):
-            nodes += [(ModelRequestNode[Any, Any](request), response), (CallToolsNode[Any, Any](response), response)]
+            nodes.append(NodeExecution(ModelRequestNode[Any, Any](request), response))
+            nodes.append(NodeExecution(CallToolsNode[Any, Any](response), response))
     return nodes

@@ -1,13 +1,12 @@
-"""What operations of the library leave in the journal.
+"""The recorded form of the library's operations.
 
-A model's answer is recorded as ours are (``agents.models.reply``), so that whoever reads a journal needs neither the
-library nor to know which agent wrote it. What a tool returned stands there as it is, in plain JSON. Everything else,
-such as a tool that asks for an approval, or the tools that an MCP server has, is in the library's own form, with the
-version that wrote it::
+A model's answer is recorded as in Holdfast's own agents (``agents.models.reply``), so that readers of a journal do not
+need the library, or to know which kind of agent wrote it. A tool's result is plain JSON. Everything else, such as a
+tool that asks for an approval, or the tools of an MCP server, is in the library's own form, with its version::
 
     {"$pydantic_ai": 1, "library": "2.66.0", "value": {"kind": "model_retry", "message": "..."}}
 
-The library promises to read what its earlier versions have written.
+The library promises to read the forms of its earlier versions.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from holdfast.errors import UnreadableRecord, UnrecordableValue
 FORMAT_VERSION = 1
 _FORMAT_KEY = "$pydantic_ai"
 _RESULT_KEYS = {"kind", "result"}
-"""All that the library's form of a plain result has."""
+"""The keys of the library's form of a plain result."""
 
 
 class LibraryValueCodec:
-    """Between the library's values and plain data: its ``DurabilityCodec``. Answers of models stay what they are."""
+    """Converts the library's values to plain data: its ``DurabilityCodec``. Answers of models are not converted."""
 
     def dump(self, tp: Any, value: Any) -> Any:
         """The value as plain data."""
         return value if isinstance(value, ModelResponse) else JSON_CODEC.dump(tp, value)
 
     def load(self, tp: Any, payload: Any) -> Any:
-        """The value in plain data."""
+        """The value from plain data."""
         if isinstance(payload, ModelResponse):
             return payload
         try:
@@ -51,13 +50,13 @@ class LibraryValueCodec:
                 f"which is installed here: {first['msg']}. If a newer version wrote it, install that one."
             )
             execution = get_current_execution()
-            if execution is not None:  # not something to catch: what is installed does not fit the journal
+            if execution is not None:  # the run's code must not catch it: the installed library cannot read the journal
                 execution.fatal_error = execution.fatal_error or unreadable
             raise unreadable from error
 
 
 def make_unrecordable_error(error: Exception) -> UnrecordableValue:
-    """What the library could not write down."""
+    """The error for a value that the library could not serialize."""
     return UnrecordableValue(
         f"What a tool of a Pydantic AI agent returned cannot be recorded: {error}. Return plain data, a pydantic "
         f"model, a dataclass, or what the library takes as a tool's result."
@@ -65,7 +64,7 @@ def make_unrecordable_error(error: Exception) -> UnrecordableValue:
 
 
 class OperationCodec(ValueCodec):
-    """Plain data of an operation to bytes and back."""
+    """Encodes the plain data of operations."""
 
     __slots__ = ()
 
@@ -73,7 +72,7 @@ class OperationCodec(ValueCodec):
         self.annotation = dict
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
-        """The bytes to record, and the data as it is read from them."""
+        """The bytes to record, and the data decoded from them."""
         data: Any = value
         if isinstance(value, dict) and value.keys() == _RESULT_KEYS and value["kind"] == "tool_return":
             data = cast("dict[str, Any]", value)["result"]
@@ -88,7 +87,7 @@ class OperationCodec(ValueCodec):
         return written, self.decode(written, subject)
 
     def decode(self, data: bytes, subject: str) -> Any:
-        """The data in the bytes."""
+        """The recorded data."""
         envelope: dict[str, Any] = from_json(data)
         if not isinstance(envelope, dict) or _FORMAT_KEY not in envelope:  # pyright: ignore[reportUnnecessaryIsInstance]
             return {"kind": "tool_return", "result": envelope}

@@ -1,21 +1,21 @@
 """The library's durable operations as steps of the run that an agent is called in.
 
-``OperationBackend`` is what the library calls a backend: it is asked once for each kind of operation how to carry it
-out, and answers with something to be called from workflow code. A call is one command of the run. The step that it
-issues runs on the process's own loop, as every step does, and only there does the library touch the world.
+The library asks ``OperationBackend`` once for each kind of operation how to execute it, and gets a callable for
+workflow code. A call is one command of the run. The step that it issues runs on the process's own loop, as every step
+does, and only there does the library have effects.
 
-The order in which commands are issued follows from recorded outcomes alone, because the library's loop is workflow code
-like any other. So calls that a model makes side by side are recorded in whatever order they end, and replay in it.
+The order of commands follows from recorded outcomes alone, because the library's loop is workflow code like any other.
+So tool calls that a model makes at the same time are recorded in the order in which they end, and replay in it.
 
-What befalls a model request is retried as in our own agents (``agents.models.errors``). When it is given up, the
-library's own exception is recorded, since that is what its fallbacks, and its users, look for.
+A failed model request is retried as in Holdfast's own agents (``agents.models.errors``). When it is given up, the
+library's own exception is recorded, since the library's fallbacks and users look for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from pydantic_ai._utils import _disable_threads  # pyright: ignore[reportPrivateUsage]
@@ -48,15 +48,15 @@ from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.decoder_warmup import warm_up_decoder
 from holdfast.agents.models.errors import TransientModelError, classify_error, compute_next_delay_s
 from holdfast.agents.models.finish_reasons import UNFINISHED_MESSAGE, is_incomplete
-from holdfast.agents.models.model_call import MODEL_CALL_RETRY, ModelCall, issue_within_budget
+from holdfast.agents.models.model_call import ModelCall, issue_within_budget, make_model_call_step
 from holdfast.agents.models.model_resolution import attach_to_loop, get_model_name, model_override
 from holdfast.agents.models.prices import estimate_usage, usage_from_response
-from holdfast.agents.models.reply import REPLY_CODEC, Reply
+from holdfast.agents.models.reply import Reply
 from holdfast.authoring.step import invoke
 from holdfast.codec import encode_error
 from holdfast.codec.redaction import redact_secrets
 from holdfast.core.execution import Execution, get_current_execution
-from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
+from holdfast.engine.definitions import StepCall, StepDefinition
 from holdfast.engine.step_context import current_context, get_step_executor
 from holdfast.errors import HoldfastError, StepOutcomeUnknown, StepTimedOut
 from holdfast.integrations.pydantic_ai.live_run import LivePosition, get_position, relayed_position
@@ -66,21 +66,19 @@ from holdfast.reports.observations import describe_tool_failure
 from holdfast.reports.recorded_reply import MODEL_CALL_STEP
 
 
+@dataclass(frozen=True)
 class OperationBackend(DurableOperationBackend[StepDefinition]):
-    """How the operations of one agent are carried out."""
+    """Executes the operations of one agent."""
 
-    def __init__(
-        self, agent: str, models: Collection[Model], tools: ToolSettings, model_timeout_s: float, retry: RetryPolicy
-    ) -> None:
-        self.agent = agent
-        self.models = models
-        """Those that were given as objects; what a name stands for is made anew in each step."""
-        self.tools = tools
-        self.model_timeout_s = model_timeout_s
-        self.retry = retry
+    agent: str
+    models: Collection[Model]
+    """The models that were passed as objects. For a model name, each step makes a new model."""
+    tools: ToolSettings
+    model_timeout_s: float
+    retry: RetryPolicy
 
     def bind(self, operation: DurableOperation[Any, Any, Any]) -> BoundDurableOperation[Any, Any, Any]:
-        """Something to be called from workflow code."""
+        """A callable for workflow code."""
         if isinstance(operation.operation_id, ModelRequestId | ModelCompactMessagesId):
             return _ModelRequestOperation(self, operation)
         if isinstance(operation.operation_id, ToolsetCallToolId):
@@ -90,15 +88,15 @@ class OperationBackend(DurableOperationBackend[StepDefinition]):
     def config_for_tool(
         self, operation: DurableOperation[Any, Any, Any], *, tool: object | None, tool_name: str
     ) -> StepDefinition | Literal[False]:
-        """The step of one tool; ``False``: it is called in workflow code, and not recorded."""
+        """The step of one tool; ``False``: workflow code calls the tool, and nothing is recorded."""
         return self.tools.get_step(tool_name, getattr(getattr(tool, "tool_def", None), "metadata", None))
 
     def registrations(self) -> Sequence[Callable[..., object]]:
-        """Nothing has to be known before a worker begins."""
+        """None: a worker needs no registration before it begins."""
         return ()
 
     def qualify_name(self, execution: Execution, name: str) -> str:
-        """What the journal calls a step; in a workflow that is not the agent's own, with whose it is."""
+        """The name of a step in the journal. In a workflow that is not the agent's own, it includes the agent."""
         return name if execution.workflow == self.agent else f"{self.agent}: {name}"
 
 
@@ -111,7 +109,6 @@ class _BoundOperation(BoundDurableOperation[Any, Any, Any]):
 
     @property
     def operation(self) -> DurableOperation[Any, Any, Any]:
-        """As the library has declared it."""
         return self._operation
 
     async def __call__(self, params: Any, *, config: object | None = None) -> Any:
@@ -126,8 +123,8 @@ class _BoundOperation(BoundDurableOperation[Any, Any, Any]):
         raise NotImplementedError
 
     async def _execute(self, params: Any) -> Any:
-        """In the step: what the library does, as plain data."""
-        # Workflow code has no threads, and this was begun by it; here a plain function gets one.
+        """In the step: let the library execute the operation, and return the result as plain data."""
+        # The context comes from workflow code, where threads are off. In a step, a plain function runs in a thread.
         _disable_threads.set(False)
         with durable_unit_scope():
             return self._operation.result_codec.dump(await self._operation.handler(params))
@@ -140,7 +137,7 @@ class _ModelRequestOperation(_BoundOperation):
         is_request = isinstance(params, ModelRequestParams)
         request = params if is_request else cast("ModelCompactMessagesParams", params).request_context
         id = self._operation.operation_id
-        question = _RequestInput(
+        request_input = _RequestInput(
             request.messages,
             request.model_settings or {},
             request.model_request_parameters,
@@ -153,39 +150,29 @@ class _ModelRequestOperation(_BoundOperation):
         async def ask(_: _RequestInput) -> Reply:
             await wait_for_caller()
             relayed_position.set(live)
-            for model in (*self._backend.models, question.model):
+            for model in (*self._backend.models, request_input.model):
                 attach_to_loop(model)
-            return await _ask_model(question, lambda: self._get_response(params), self._backend)
+            return await _ask_model(request_input, lambda: self._get_response(params), self._backend)
 
-        step = StepDefinition(
-            self._backend.qualify_name(execution, MODEL_CALL_STEP if is_request else COMPACTION_STEP_NAME),
-            ask,
-            is_async=True,
-            output_codec=REPLY_CODEC,
-            parameters=("turn",),
-            namespace={},
-            retry=MODEL_CALL_RETRY,
-            read_usage=lambda reply: ModelUsage(reply.usage, reply.model),
-        )
+        name = self._backend.qualify_name(execution, MODEL_CALL_STEP if is_request else COMPACTION_STEP_NAME)
         if live is not None and is_request:
             live.note_request(request.model_request_parameters)
-        reply, _ = await issue_within_budget(execution, StepCall(step, (question,), {}))
+        call = StepCall(make_model_call_step(name, ask), (request_input,), {})
+        reply, _ = await issue_within_budget(execution, call)
         response = cast(Reply, reply).response
         if live is not None and is_request:
             live.note_response(response)
         return response
 
     async def _get_response(self, params: Any) -> ModelResponse:
-        stand_in = model_override.get()
-        if stand_in is None or not isinstance(params, ModelRequestParams):
+        override = model_override.get()
+        if override is None or not isinstance(params, ModelRequestParams):
             return await self._execute(params)
-        return await stand_in.request(params.messages, params.model_settings, params.model_request_parameters)
+        return await override.request(params.messages, params.model_settings, params.model_request_parameters)
 
 
 class _RequestInput:
-    """What a model is asked. Never recorded: it follows from what came before."""
-
-    __slots__ = ("is_streamed", "messages", "model", "parameters", "settings")
+    """The input of a model request. Never recorded: it follows from earlier records."""
 
     def __init__(
         self,
@@ -195,15 +182,15 @@ class _RequestInput:
         model: Model,
         is_streamed: bool,
     ) -> None:
-        self.is_streamed = is_streamed
-        """Whether the library asks for a stream."""
         self.messages = messages
         self.settings = settings
         self.parameters = parameters
         self.model = model
+        self.is_streamed = is_streamed
+        """Whether the library asks for a stream."""
 
     def to_model_call(self) -> ModelCall:
-        """As our own calls of models have it, to tell what it may use."""
+        """The same as a call of Holdfast's own agents, to estimate its usage."""
         answers = [one for one in self.messages if isinstance(one, ModelResponse)]
         return ModelCall(
             ModelChain((self.model,), self.settings),
@@ -220,9 +207,9 @@ class _RequestInput:
 async def _ask_model(
     request_input: _RequestInput, send: Callable[[], Awaitable[ModelResponse]], backend: OperationBackend
 ) -> Reply:
-    """The step: reserve, ask once, and tell the engine whether to ask again."""
+    """The step: reserve, call once, and tell the engine whether to repeat it."""
     executor, timeout = get_step_executor(), backend.model_timeout_s
-    is_streamed = request_input.is_streamed and model_override.get() is None  # a test's model is not asked for a stream
+    is_streamed = request_input.is_streamed and model_override.get() is None  # a test's model answers without one
     if executor.run.has_budget:
         await executor.reserve(
             estimate_usage(request_input.to_model_call(), request_input.model, request_input.messages)
@@ -239,19 +226,19 @@ async def _ask_model(
     except Exception as error:
         if isinstance(error, TimeoutError) and scope.expired():
             error = TimeoutError(f"no answer within {timeout:g} s")
-        fault = classify_error(error)
+        failure = classify_error(error)
         clock, since = executor.engine.clock, executor.failing_since
         failing_for = 0.0 if since is None else clock.now() - since
         attempt = current_context.get().attempt
-        wait = compute_next_delay_s(backend.retry, fault, error, attempt, clock.draw_random(), failing_for)
+        wait = compute_next_delay_s(backend.retry, failure, error, attempt, clock.draw_random(), failing_for)
         if wait is None:
             raise _redact_error(error) from None
-        raise TransientModelError(f"{get_model_name(request_input.model)}: {fault.description}", wait) from None
+        raise TransientModelError(f"{get_model_name(request_input.model)}: {failure.description}", wait) from None
     return Reply(response, get_model_name(request_input.model), usage_from_response(response))
 
 
 def _redact_error(error: Exception) -> Exception:
-    """What is recorded of an error must not quote a key."""
+    """The error without secrets: a provider's message may quote the API key."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
@@ -269,7 +256,7 @@ def _redact_error(error: Exception) -> Exception:
 
 
 def _make_caller_waiter(position: LivePosition | None) -> Callable[[], Awaitable[None]]:
-    """For a step: wait until a caller who iterates the run here has asked for the node that the step belongs to."""
+    """A function for a step that waits until a caller that iterates the run has asked for the step's node."""
     index = -1 if position is None else position.index
 
     async def wait_for_caller() -> None:
@@ -280,42 +267,40 @@ def _make_caller_waiter(position: LivePosition | None) -> Callable[[], Awaitable
 
 
 class _ToolCallOperation(_BoundOperation):
-    """A tool that the model has called."""
-
     async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
         call = cast("ToolsetCallToolParams | DynamicToolsetCallToolParams", params)
         made = config or cast(StepDefinition, self._backend.tools.get_step(call.name, None))
         wait_for_caller = _make_caller_waiter(get_position(call.ctx.run_id))
 
-        async def act(*_: Any, **__: Any) -> Any:
+        async def execute(*_: Any, **__: Any) -> Any:
             await wait_for_caller()
             return await self._execute(params)
 
         step = replace(
             made,
             name=self._backend.qualify_name(execution, call.name),
-            function=act,
+            function=execute,
             is_async=True,
             output_codec=OPERATION_CODEC,
         )
         try:
             return await invoke(execution, step, (), dict(call.tool_args))
         except StepOutcomeUnknown as error:
-            # Said to the model, as our own agents do: it can look whether it has happened.
+            # Feedback for the model, as in Holdfast's own agents: it can check whether the call happened.
             raise ToolFailed(describe_tool_failure(encode_error(error), call.name)) from error
         except StepTimedOut as error:
             raise ModelRetry(describe_tool_failure(encode_error(error), call.name)) from error
 
 
 class _OtherOperation(_BoundOperation):
-    """Whatever else the library does outside of workflow code: looks for tools, tells a handler of an event."""
+    """Any other operation outside workflow code, such as discovering tools or calling an event handler."""
 
     async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
-        async def act() -> Any:
+        async def execute() -> Any:
             return await self._execute(params)
 
         name = self._backend.qualify_name(execution, _make_step_name(self._operation, params))
-        return await invoke(execution, StepDefinition(name, act, True, OPERATION_CODEC, (), {}), (), {})
+        return await invoke(execution, StepDefinition(name, execute, True, OPERATION_CODEC, (), {}), (), {})
 
 
 def _make_step_name(operation: DurableOperation[Any, Any, Any], params: Any) -> str:
@@ -332,5 +317,5 @@ def _make_step_name(operation: DurableOperation[Any, Any, Any], params: Any) -> 
             return "cancel model call"
         case CapabilityOperationId(capability_id=capability, operation=name):
             return f"{capability}.{name}"
-        case other:  # of a later version of the library
-            return type(other).__name__
+        case unknown:  # of a later version of the library
+            return type(unknown).__name__

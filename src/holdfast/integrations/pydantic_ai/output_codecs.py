@@ -1,7 +1,7 @@
-"""The answers of an agent, as values that can be recorded.
+"""Codecs for the answers of an agent.
 
-An agent's ``output_type`` may be a type, several of them, a function whose return annotation says it, or one of the
-library's marks around these. What is recorded is a value of one of the types.
+An agent's ``output_type`` may be a type, several types, a function with a return annotation, or one of the library's
+wrappers around these. The record contains a value of one of the types.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from holdfast.codec import ValueCodec, codec_for
 from holdfast.reports.agent_result import AGENT_RESULT_PREFIX, AgentResult, AgentResultCodec, decode_plain_result
 
 _TYPED_MARKER = AGENT_RESULT_PREFIX + b'"output_type":"call",'
-"""How the result of a run begins whose output has a type of its own, which only its caller knows."""
+"""The beginning of a recorded result whose output has the call's own type, which only the caller knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedOutput:
-    """An output of the type that one call asked for, instead of the agent's."""
+    """An output of the call's own type, instead of the agent's."""
 
     value: Any
     codec: ValueCodec
 
 
 class RunResultCodec(AgentResultCodec):
-    """Records results of an agent's runs: most of the agent's ``output_type``, some of a type that the call gave.
+    """Records results of an agent's runs, of the agent's ``output_type`` or of the call's own.
 
-    A process that does not know the type of the call reads its output as plain data.
+    A process that does not know the call's type reads its output as plain data.
     """
 
     __slots__ = ()
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
-        """The bytes to record, and the result as it will be read from them."""
+        """The bytes to record, and the result decoded from them."""
         typed = getattr(value, "output", None)
         if not isinstance(typed, TypedOutput):
             return super().round_trip(value, subject)
@@ -48,12 +48,12 @@ class RunResultCodec(AgentResultCodec):
         return _TYPED_MARKER + data.removeprefix(AGENT_RESULT_PREFIX), read
 
     def decode(self, data: bytes, subject: str) -> AgentResult[Any]:
-        """The result, with the answer in the agent's type."""
+        """The recorded result."""
         return decode_plain_result(data) if data.startswith(_TYPED_MARKER) else super().decode(data, subject)
 
 
 def make_output_codec(output_type: Any) -> ValueCodec:
-    """How the answers of an agent with this ``output_type`` are recorded."""
+    """The codec for answers of this ``output_type``."""
     types = list(dict.fromkeys(_find_types(output_type)))
     if not types or Any in types:
         return codec_for(inspect.Signature.empty)
@@ -69,8 +69,8 @@ def _find_types(spec: Any) -> Iterator[Any]:
         case TextOutput():
             yield from _find_types(cast("TextOutput[Any]", spec).output_function)
         case list() | tuple():
-            for one in cast("Sequence[Any]", spec):
-                yield from _find_types(one)
+            for item in cast("Sequence[Any]", spec):
+                yield from _find_types(item)
         case None:
             yield NoneType
         case _ if inspect.isfunction(spec) or inspect.ismethod(spec):

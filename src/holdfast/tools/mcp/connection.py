@@ -1,11 +1,11 @@
 """The connection to one MCP server on one event loop, shared by all runs there.
 
-The library's context managers must be entered and left in the same task, so a task of our own opens the connection,
-holds it, and closes it: when it broke, when nobody has used it for a while, when the engines that used it have closed,
-or when the task is cancelled, as ``asyncio.run`` does at its end. Whoever asks waits beside that task: if a caller is
-cancelled, the connection stays as it is, for the others.
+The library's context managers must be entered and left in the same task, so a separate task opens the connection,
+holds it, and closes it: when it breaks, when it was idle for a while, when the engines that used it have closed, or
+when the task is cancelled, as ``asyncio.run`` does at its end. Callers wait for that task from outside: if a caller is
+cancelled, the connection stays open for the others.
 
-A connection that is over is never mended. The next who asks gets a new one, while the old one may still be closing.
+An ended connection is never repaired. The next caller gets a new one, while the old one may still be closing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ T = TypeVar("T")
 log = logging.getLogger("holdfast.tools.mcp")
 
 IDLE_TIMEOUT_S = 300.0
-"""Seconds without a call after which a connection is closed."""
+"""How long a connection without calls stays open."""
 
 CLOSE_TIMEOUT_S = 10.0
-"""Seconds that closing may take before nobody waits for it any more."""
+"""How long ``close`` waits for connections to close."""
 
 
 class OpenConnection:
@@ -43,23 +43,23 @@ class OpenConnection:
     def __init__(self, session: ClientSession) -> None:
         self.session = session
         self.call_count = 0
-        """How many are in flight."""
+        """Calls in flight."""
         self._ended = asyncio.Event()
         self._changed = asyncio.Event()
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing can be asked here any more."""
+        """Whether the connection accepts no more requests."""
         return self._ended.is_set()
 
     def end(self) -> None:
-        """Nothing can be asked here any more."""
+        """Accept no more requests."""
         self._ended.set()
         self._changed.set()
 
     @asynccontextmanager
     async def use_session(self) -> AsyncGenerator[ClientSession]:
-        """Ask something; the connection is not idle meanwhile."""
+        """The session for one call, during which the connection is not idle."""
         self.call_count += 1
         try:
             yield self.session
@@ -68,7 +68,7 @@ class OpenConnection:
             self._changed.set()
 
     async def wait_until_ended(self, idle_timeout_s: float) -> None:
-        """Return when the connection is over, or has been idle for so long; from then on it is over."""
+        """Wait until the connection ends. It ends itself when it was idle for the timeout."""
         while not self.has_ended:
             self._changed.clear()
             try:
@@ -80,27 +80,27 @@ class OpenConnection:
 
 
 Connector = Callable[[Callable[[], None]], AbstractAsyncContextManager["ClientSession"]]
-"""Opens a connection. What it is handed is to be called when the server has ended it."""
+"""Opens a session. Its argument is a callback for when the server has ended the connection."""
 
 
 HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
-"""What is sent along with every request over HTTP, or a function that makes it."""
+"""The headers of every HTTP request, or a function that returns them."""
 
 
 class _PendingConnection(NamedTuple):
-    """A connection that is being opened."""
+    """A connection that is opening."""
 
     connection: asyncio.Future[OpenConnection]
     owner: asyncio.Task[None]
 
 
 class Connection:
-    """The connection to a server, opened when it is needed.
+    """The connection to a server, opened on demand.
 
     Args:
         server: the server's name, for messages.
-        connect: opens a connection.
-        open_timeout_s: seconds that opening may take.
+        connect: opens a session.
+        open_timeout_s: how long opening may take.
     """
 
     def __init__(self, server: str, connect: Connector, open_timeout_s: float) -> None:
@@ -113,19 +113,19 @@ class Connection:
         self._engines: WeakSet[StepEngine] = WeakSet()
 
     async def run(self, operation: Callable[[OpenConnection], Awaitable[T]], engine: StepEngine | None = None) -> T:
-        """Ask something on an open connection. Raises ``McpUnavailable`` if there is none to be had."""
+        """Run an operation on an open connection. Raises ``McpUnavailable`` if none can be opened."""
         if engine is not None:
             self._close_with_engine(engine)
-        live = await self._get_open_connection()
-        if live.has_ended:
+        connection = await self._get_open_connection()
+        if connection.has_ended:
             raise McpUnavailable(
                 f"the connection to the MCP server {self._server!r} ended at once", self._server, is_sent=False
             )
-        async with live.use_session():
-            return await operation(live)
+        async with connection.use_session():
+            return await operation(connection)
 
     async def close(self) -> None:
-        """Close it, if it is open; the next who asks opens another."""
+        """Close it if it is open. The next call opens another one."""
         if self._current is not None:
             self._current.end()
         if self._pending is not None:
@@ -149,10 +149,10 @@ class Connection:
         if self._current is not None and not self._current.has_ended:
             return self._current
         if self._pending is None:
-            loop = asyncio.get_running_loop()  # not kept: what is known by its loop must not keep it alive
+            loop = asyncio.get_running_loop()  # not stored: connections are keyed weakly by their loop
             opened: asyncio.Future[OpenConnection] = loop.create_future()
             opened.add_done_callback(_consume_exception)
-            # In a context of its own: it belongs to no run, and to no step.
+            # In a context of its own, because it belongs to no run or step.
             name, context = f"mcp-{self._server}", contextvars.Context()
             owner = loop.create_task(self._run_connection(opened), name=name, context=context)
             self._pending = _PendingConnection(opened, owner)
@@ -161,25 +161,25 @@ class Connection:
         return await asyncio.shield(self._pending.connection)
 
     async def _run_connection(self, pending: asyncio.Future[OpenConnection]) -> None:
-        """Open a connection, hold it until it is over, and close it: nobody else touches its context managers."""
-        live: OpenConnection | None = None
+        """Open a connection, hold it until it ends, and close it. Only this task uses its context managers."""
+        connection: OpenConnection | None = None
         has_ended = False
 
-        def ended() -> None:
+        def on_end() -> None:
             nonlocal has_ended
             has_ended = True
-            if live is not None:
-                live.end()
+            if connection is not None:
+                connection.end()
 
         try:
-            async with asyncio.timeout(self._open_timeout_s) as limit, self._connect(ended) as session:
+            async with asyncio.timeout(self._open_timeout_s) as limit, self._connect(on_end) as session:
                 limit.reschedule(None)
-                self._current = live = OpenConnection(session)
+                self._current = connection = OpenConnection(session)
                 if has_ended:
-                    live.end()
+                    connection.end()
                 self._pending = None
-                pending.set_result(live)
-                await live.wait_until_ended(IDLE_TIMEOUT_S)
+                pending.set_result(connection)
+                await connection.wait_until_ended(IDLE_TIMEOUT_S)
         except BaseException as error:
             if not pending.done():
                 self._pending = None
@@ -189,8 +189,8 @@ class Connection:
                 raise
             log.debug("the connection to the MCP server %r broke: %s", self._server, type(error).__name__)
         finally:
-            ended()
-            if self._current is live:
+            on_end()
+            if self._current is connection:
                 self._current = None
 
     def _on_owner_done(self, pending: asyncio.Future[OpenConnection], owner: asyncio.Task[None]) -> None:
@@ -214,13 +214,13 @@ class Connection:
 
 
 def _consume_exception(future: asyncio.Future[Any]) -> None:
-    """Whoever waited for it may be gone."""
+    """Keep asyncio from logging an exception whose waiters were cancelled."""
     if not future.cancelled():
         future.exception()
 
 
 def unwrap_exception_group(error: BaseException) -> BaseException:
-    """Task groups put one exception into another."""
+    """The innermost first exception: task groups wrap exceptions in groups."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

@@ -1,8 +1,8 @@
-"""An MCP server that is asked over HTTP.
+"""Connects to an MCP server over HTTP.
 
-The library's own client cannot be told why a request failed: a fault of the network ends the whole connection, and a
-status is no part of its error. So the HTTP client that we hand to it answers for the server where that gives no answer:
-with a JSON-RPC error that has the ``RequestFailure`` in it, for this one request. The others go on.
+The library's own client does not report why a request failed: a network error ends the whole connection, and its error
+does not contain the HTTP status. So this module passes it an HTTP client that answers failed requests itself, with a
+JSON-RPC error that contains the ``RequestFailure``. Other requests are not affected.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024
-"""The most bytes of one answer that are read."""
+"""Maximum size of one answer."""
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_RETRY_AFTER_S = 60.0
-"""The most seconds that a server may ask us to wait before the next attempt."""
+"""A server's ``Retry-After`` is cut to this."""
 
 _UNSENT_ERRORS = (
     httpx2.ConnectError,
@@ -43,10 +43,10 @@ _UNSENT_ERRORS = (
 async def open_http_streams(
     url: str, headers: HeaderSource, secrets: SecretRedactor
 ) -> AsyncGenerator[TransportStreams]:
-    """The streams to and from a server."""
-    # An answer may take as long as the call's own time-out allows, and so may the turn of a call among many.
+    """The streams of a session with a server."""
+    # The call's own timeout limits the wait for an answer, and for a free connection.
     timeout = httpx2.Timeout(CONNECT_TIMEOUT_S, read=None, pool=None)
-    # Most servers keep idle connections for five seconds: one that is used just when it is closed looks like a fault.
+    # Most servers close idle connections after five seconds. A request on a connection that is just being closed fails.
     limits = httpx2.Limits(max_connections=100, keepalive_expiry=2.0)
     async with (
         _McpHttpClient(headers, secrets, timeout=timeout, limits=limits) as client,
@@ -56,7 +56,7 @@ async def open_http_streams(
 
 
 class _McpHttpClient(httpx2.AsyncClient):
-    """Adds the headers to each request, and never raises for one that is to be answered."""
+    """Adds the headers to each request, and answers failed requests itself instead of raising."""
 
     def __init__(self, header_source: HeaderSource, secrets: SecretRedactor, **options: Any) -> None:
         super().__init__(**options)
@@ -64,7 +64,7 @@ class _McpHttpClient(httpx2.AsyncClient):
         self._secrets = secrets
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # type: ignore[override]
-        """Send a request, and answer for the server where that does not."""
+        """Send a request. If it fails, return an answer with the failure."""
         if request.method != "POST":
             request.headers.update(await self._make_headers())
             return await super().send(request, **options)
@@ -74,7 +74,7 @@ class _McpHttpClient(httpx2.AsyncClient):
             words = f"was not asked: its headers could not be made ({type(error).__name__}: {error})"
             return _make_failure_response(request, RequestFailure(self._secrets.redact(words), is_sent=False))
         if b'"id":' not in request.content:
-            # Nothing that waits for an answer, such as that a call is cancelled: all others would wait behind it.
+            # A notification, such as of a cancelled call. Without a timeout, it would block all other requests.
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(CONNECT_TIMEOUT_S).as_dict()}
         try:
             response = await super().send(request, **options)
@@ -82,21 +82,21 @@ class _McpHttpClient(httpx2.AsyncClient):
         except (httpx2.HTTPError, OSError) as error:
             sent = not isinstance(error, _UNSENT_ERRORS)
             words = "was asked, but the connection broke" if sent else "cannot be reached"
-            told = self._secrets.redact(f"{words} ({type(error).__name__}{f': {error}' if str(error) else ''})")
-            return _make_failure_response(request, RequestFailure(told, is_sent=sent))
+            message = self._secrets.redact(f"{words} ({type(error).__name__}{f': {error}' if str(error) else ''})")
+            return _make_failure_response(request, RequestFailure(message, is_sent=sent))
 
     async def _make_headers(self) -> Mapping[str, str]:
-        given = self._header_source
-        made: Any = given
-        if callable(given):
-            made = given() if inspect.iscoroutinefunction(given) else await asyncio.to_thread(given)
-            made = await made if inspect.isawaitable(made) else made
-        headers = cast("Mapping[str, str]", made)
+        source = self._header_source
+        result: Any = source
+        if callable(source):
+            result = source() if inspect.iscoroutinefunction(source) else await asyncio.to_thread(source)
+            result = await result if inspect.isawaitable(result) else result
+        headers = cast("Mapping[str, str]", result)
         self._secrets.add(headers.values())
         return headers
 
     async def _read_fully(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """The response, read to its end unless it is a stream of events; or what stands in its place."""
+        """The response, read to its end unless it is a stream of events; or an answer with the failure."""
         status = response.status_code
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         if response.next_request is not None or (status < 400 and is_stream):
@@ -108,8 +108,8 @@ class _McpHttpClient(httpx2.AsyncClient):
         if body is None:
             words = f"gave an answer of more than {MAX_RESPONSE_BYTES // 1024 // 1024} MiB, which is not read"
             return _make_failure_response(request, RequestFailure(words, is_retryable=False))
-        if status >= 400 and (fault := _failure_from_response(request, response, body)) is not None:
-            return _make_failure_response(request, fault)
+        if status >= 400 and (failure := _failure_from_response(request, response, body)) is not None:
+            return _make_failure_response(request, failure)
         kept = {name: value for name, value in response.headers.items() if name.lower() not in _TRANSFER_HEADERS}
         return httpx2.Response(status, headers=kept, content=body, request=request)
 
@@ -118,18 +118,16 @@ _TRANSFER_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 
 
 async def _read_body(response: httpx2.Response) -> bytes | None:
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in response.aiter_bytes():
-        size += len(piece)
-        if size > MAX_RESPONSE_BYTES:
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > MAX_RESPONSE_BYTES:
             return None
-        pieces.append(piece)
-    return b"".join(pieces)
+    return bytes(body)
 
 
 def _failure_from_response(request: httpx2.Request, response: httpx2.Response, body: bytes) -> RequestFailure | None:
-    """What a status means that is no success; ``None``: the server has an answer all the same."""
+    """The failure for an error status; ``None`` if the body is an answer anyway."""
     status = response.status_code
     if status in (401, 403):
         return RequestFailure(
@@ -150,7 +148,6 @@ def _failure_from_response(request: httpx2.Request, response: httpx2.Response, b
 
 
 def _is_json_rpc_error(body: bytes) -> bool:
-    """Whether it is an error of JSON-RPC."""
     try:
         found = json.loads(body)
     except ValueError:
@@ -167,6 +164,5 @@ def _parse_retry_after(response: httpx2.Response) -> float | None:
 
 
 def _make_failure_response(request: httpx2.Request, failure: RequestFailure) -> httpx2.Response:
-    """An answer with a fault in it."""
     body = {"jsonrpc": "2.0", "id": None, "error": failure.to_json_rpc_error()}
     return httpx2.Response(500, json=body, request=request)

@@ -1,7 +1,7 @@
-"""An MCP server as a process of its own, which is spoken to through its stdin and stdout.
+"""An MCP server in a process of its own, connected through its stdin and stdout.
 
-It dies with the connection, and with this process: when that is killed, the server's stdin ends. What it writes to its
-stderr is logged, line by line; of a server that writes without end not all is.
+The server ends with the connection, and with this process: if this process is killed, the server's stdin ends. Its
+stderr is logged line by line, with a limit.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES = 2000
 MAX_LINES_PER_WINDOW = 200
-"""So many lines of stderr are logged in a window of time; how many more there were is told after it."""
+"""Maximum number of stderr lines that are logged in a window of time. A line after it counts the others."""
 WINDOW_S = 10.0
 STDERR_DRAIN_S = 1.0
-"""Seconds that the last words of a process are waited for: one that it has started may keep its stderr open."""
+"""How long to wait for the last line of a process: a child of the process may keep its stderr open."""
 
 
 @asynccontextmanager
 async def open_process_streams(
     server: str, command: tuple[str, ...], env: Mapping[str, str], cwd: str | Path | None, secrets: SecretRedactor
 ) -> AsyncGenerator[tuple[TransportStreams, Callable[[], Awaitable[str]]]]:
-    """A new process of a server: the streams to and from it, and what tells the last line that it has written."""
-    complaints = StderrLog(server, secrets)
-    started = StdioServerParameters(command=command[0], args=list(command[1:]), env=dict(env), cwd=cwd)
+    """A new process of a server: its streams, and a function that returns the last line of its stderr."""
+    stderr = StderrLog(server, secrets)
+    parameters = StdioServerParameters(command=command[0], args=list(command[1:]), env=dict(env), cwd=cwd)
     async with AsyncExitStack() as stack:
-        stack.callback(complaints.close_write_end)
+        stack.callback(stderr.close_write_end)
         try:
-            streams = await stack.enter_async_context(stdio_client(started, complaints.write_end))
+            streams = await stack.enter_async_context(stdio_client(parameters, stderr.write_end))
         except (OSError, ValueError) as error:
             where = "" if cwd is None else f" in the folder {str(cwd)!r}"
             raise McpUnavailable(
@@ -52,12 +52,12 @@ async def open_process_streams(
                 server,
                 is_sent=False,
             ) from None
-        complaints.close_write_end()
-        yield streams, complaints.read_last_line
+        stderr.close_write_end()
+        yield streams, stderr.read_last_line
 
 
 class StderrLog:
-    """What a server writes to its stderr. A thread reads it: not every platform can do that on the event loop."""
+    """Logs a server's stderr. A thread reads it, because not every platform can do that on the event loop."""
 
     def __init__(self, server: str, secrets: SecretRedactor) -> None:
         self._log = logging.getLogger(f"holdfast.tools.mcp.{server}")
@@ -71,11 +71,11 @@ class StderrLog:
         self.reader_thread.start()
 
     def close_write_end(self) -> None:
-        """Once the process has it, our end would only keep the pipe open."""
+        """Close this process's copy of the write end, which would keep the pipe open."""
         self.write_end.close()
 
     async def read_last_line(self) -> str:
-        """The last line with something in it, of a process that has ended: what it wrote may still be on its way."""
+        """The last line with text from a process that has ended. Waits, because lines may still be in the pipe."""
         await asyncio.to_thread(self.reader_thread.join, STDERR_DRAIN_S)
         return self._last_line
 

@@ -1,8 +1,7 @@
-"""What a call of an MCP tool gave, as plain data: that is what is recorded, and what a model is shown.
+"""The result of an MCP tool as plain data, which is recorded and sent to the model.
 
-Structured content is preferred to the text that most servers send along with it. One text becomes a string, several
-things a list. Images are kept, as ``agents.tool_results`` writes them; of other binary data only is told that it was
-there.
+Structured content is preferred to the text that most servers also send. One text becomes a string, several items a
+list. Images are kept, in the form of ``agents.tool_results``. Other binary data is replaced by a note.
 """
 
 from __future__ import annotations
@@ -26,46 +25,46 @@ from holdfast.agents.tool_results import SUPPORTED_IMAGE_TYPES, make_image
 from holdfast.codec.formatting import truncate
 
 MAX_RESULT_CHARS = 100_000
-"""The most characters of a result that are recorded, images aside: a model reads them in every turn that follows."""
+"""Maximum length of a result without images: the model reads it in every turn that follows."""
 
 MAX_IMAGE_CHARS = 5_000_000
-"""The most characters of an image, as base64."""
+"""Maximum length of an image in base64."""
 
 MAX_IMAGES = 8
 
 
 def to_plain(result: CallToolResult) -> Any:
-    """The result of a call that has succeeded."""
-    texts = [block.text for block in result.content if isinstance(block, TextContent)]
-    others = [block for block in result.content if not isinstance(block, TextContent)]
-    images, notes = _split_blocks(others)
+    """The result of a successful call."""
+    texts, images, notes = _split_blocks(result.content)
     found: list[Any] = []
     if result.structured_content is not None:
         found.append(result.structured_content)
     elif texts:
         found.append("\n".join(texts))
     found += notes
-    said: Any = None if not found else found[0] if len(found) == 1 else found
-    said = _truncate(said)
+    content = _truncate(None if not found else found[0] if len(found) == 1 else found)
     if not images:
-        return said
-    return images[0] if said is None and len(images) == 1 else [*([] if said is None else [said]), *images]
+        return content
+    return images[0] if content is None and len(images) == 1 else [*([] if content is None else [content]), *images]
 
 
 def format_error(result: CallToolResult) -> str:
-    """What a server says of a call that has failed, in its own words."""
+    """The server's message for a failed call."""
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     if not any(text.strip() for text in texts) and result.structured_content is not None:
         texts = [json.dumps(result.structured_content, ensure_ascii=False)]
     return truncate("\n".join(texts).strip() or "the server does not say why", MAX_RESULT_CHARS)
 
 
-def _split_blocks(blocks: Sequence[ContentBlock]) -> tuple[list[Any], list[Any]]:
-    """The images that a model can be shown, and what else there is, in words."""
+def _split_blocks(blocks: Sequence[ContentBlock]) -> tuple[list[str], list[Any], list[Any]]:
+    """The texts, the images that a model accepts, and notes about the other blocks."""
+    texts: list[str] = []
     images: list[Any] = []
     notes: list[Any] = []
     for block in blocks:
         match block:
+            case TextContent():
+                texts.append(block.text)
             case ImageContent():
                 if (
                     block.mime_type in SUPPORTED_IMAGE_TYPES
@@ -84,9 +83,7 @@ def _split_blocks(blocks: Sequence[ContentBlock]) -> tuple[list[Any], list[Any]]
                 notes.append({"resource": blob.uri, **_describe_omitted("resource", blob.mime_type, blob.blob)})
             case EmbeddedResource():
                 notes.append({"resource": block.resource.uri, "text": getattr(block.resource, "text", "")})
-            case TextContent():
-                pass
-    return images, notes
+    return texts, images, notes
 
 
 def _describe_omitted(content_kind: str, media_type: str | None, data: str) -> dict[str, str]:
@@ -94,7 +91,7 @@ def _describe_omitted(content_kind: str, media_type: str | None, data: str) -> d
 
 
 def _truncate(value: Any) -> Any:
-    """The value, or as much of it as may be recorded, with a note."""
+    """The value, or the beginning of a value that is too long, with a note."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if len(text) <= MAX_RESULT_CHARS:
         return value

@@ -1,4 +1,4 @@
-"""The parameters of an MCP tool: known by a JSON schema alone."""
+"""The parameters of an MCP tool, which has only a JSON schema."""
 
 from __future__ import annotations
 
@@ -44,10 +44,7 @@ _BOUND_MESSAGES = {
 
 
 class SchemaParameters:
-    """What a model may pass to a tool of which only the schema is known.
-
-    See ``agents.tool_approvals.ToolParameters``.
-    """
+    """The parameters of a tool with a JSON schema. Implements ``agents.tool_approvals.ToolParameters``."""
 
     def __init__(self, tool: str, schema: dict[str, Any]) -> None:
         self._tool = tool
@@ -56,11 +53,11 @@ class SchemaParameters:
         self.has_var_keyword = schema.get("additionalProperties") is not False
 
     def build_schema(self, descriptions: Mapping[str, str], /) -> dict[str, Any]:
-        """The schema as it was given."""
+        """The server's schema."""
         return self._schema
 
     def validate(self, raw_arguments: RawArguments, reserved: str | None, /) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments, as one dict; or ``InvalidToolArguments``, which says what is wrong with them."""
+        """The arguments as one dict. Raises ``InvalidToolArguments``, which says what is wrong with them."""
         from referencing.exceptions import Unresolvable
 
         arguments = self._parse_arguments(raw_arguments)
@@ -72,41 +69,41 @@ class SchemaParameters:
         try:
             errors = list(itertools.islice(validator.iter_errors(arguments), _MAX_VIOLATIONS + 1))
         except Unresolvable:
-            errors = []  # it refers to what is elsewhere, where nobody looks: the server checks for itself
+            errors = []  # it refers to another document, which is not fetched: the server validates by itself
         if errors:
-            faults = [fault for error in errors for fault in self._describe_violations(error)]
-            raise InvalidToolArguments(format_argument_errors(self._tool, faults, self.names))
+            problems = [problem for error in errors for problem in self._describe_violations(error)]
+            raise InvalidToolArguments(format_argument_errors(self._tool, problems, self.names))
         return [arguments], {}
 
     def name_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> dict[str, Any]:
-        """The arguments that were checked, by name."""
+        """Validated arguments by name."""
         [arguments] = args
         return arguments
 
-    def _parse_arguments(self, given: RawArguments) -> dict[str, Any]:
-        if isinstance(given, dict):
-            return given
-        if given is None or given.strip() in ("", "null"):
+    def _parse_arguments(self, raw_arguments: RawArguments) -> dict[str, Any]:
+        if isinstance(raw_arguments, dict):
+            return raw_arguments
+        if raw_arguments is None or raw_arguments.strip() in ("", "null"):
             return {}
         try:
-            found = from_json(given.encode("utf-8", "surrogatepass"))
+            parsed = from_json(raw_arguments.encode("utf-8", "surrogatepass"))
             problem = "they are no JSON object"
         except ValueError as error:
-            found, problem = None, str(error)
-        if isinstance(found, dict):
-            return cast("dict[str, Any]", found)
+            parsed, problem = None, str(error)
+        if isinstance(parsed, dict):
+            return cast("dict[str, Any]", parsed)
         raise InvalidToolArguments(format_argument_errors(self._tool, [describe_unreadable(problem)], self.names))
 
     def _describe_violations(self, error: ValidationError) -> Iterator[str]:
-        """What one error of the schema's check means, in words for a model."""
+        """The lines for one validation error, in words for a model."""
         path = _format_path(error)
         expected: Any = error.validator_value
         instance: Any = error.instance
         match error.validator:
             case "required":
                 missing = [name for name in expected if name not in instance]
-                # The check tells of each name that is missing; its message is the only place that says of which.
-                name = next((one for one in missing if error.message.startswith(repr(one))), missing[0])
+                # There is one error for each missing name, and only its message says which.
+                name = next((name for name in missing if error.message.startswith(repr(name))), missing[0])
                 yield f"{_join_path(path, str(name))} is missing"
             case "additionalProperties" if isinstance(error.schema, dict):
                 known = _get_properties(error.schema)
@@ -118,10 +115,10 @@ class SchemaParameters:
                 kinds = cast("list[str]", expected if isinstance(expected, list) else [expected])
                 yield f"{path or 'they'} should be of type {' or '.join(kinds)}{describe_value(path, instance)}"
             case "enum":
-                some = ", ".join(repr(one) for one in expected[:10])
-                yield f"{path} should be one of {truncate(some, 120)}{describe_value(path, instance)}"
+                options = ", ".join(repr(option) for option in expected[:10])
+                yield f"{path} should be one of {truncate(options, 120)}{describe_value(path, instance)}"
             case "anyOf" | "oneOf":
-                kinds = [one.get("type") for one in expected if isinstance(one, dict)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+                kinds = [option.get("type") for option in expected if isinstance(option, dict)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
                 words = f"should be of type {' or '.join(map(str, kinds))}" if all(kinds) else "fits none of its forms"  # pyright: ignore[reportUnknownArgumentType]
                 yield f"{path or 'they'} {words}{describe_value(path, instance)}"
             case str() as rule if rule in _BOUND_MESSAGES:
@@ -131,15 +128,15 @@ class SchemaParameters:
 
 
 def find_schema_problem(schema: dict[str, Any]) -> str | None:
-    """Why this is no JSON schema."""
+    """Why this is not a valid JSON schema; ``None`` if it is."""
     return _compile_schema(json.dumps(schema))[1]
 
 
 @lru_cache(maxsize=2000)
 def _compile_schema(schema_json: str) -> tuple[Validator | None, str | None]:
-    """What checks values against a schema, or why it is none. Nothing is fetched from elsewhere.
+    """The validator of a schema, or why the schema is invalid. References to other documents are not fetched.
 
-    It is kept, because it takes milliseconds, and every run lists the same ones.
+    Cached, because it takes milliseconds, and every run lists the same schemas.
     """
     from jsonschema import Draft202012Validator, SchemaError
     from jsonschema.validators import validator_for

@@ -1,35 +1,35 @@
-"""What must never be told: values of headers and of environments, wherever a server may repeat them."""
+"""Removes secrets, the values of headers and environment variables, from text that a server may repeat them in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 _MIN_SECRET_CHARS = 6
-"""Shorter ones would be found everywhere."""
+"""Shorter values would match everywhere."""
 
 _MAX_SECRETS = 200
-"""The newest are kept: a token that is made for every request is of no use for long."""
+"""The newest are kept: a token that is made for every request is valid only for a short time."""
 
 
 class SecretRedactor:
-    """Texts that are taken out of everything that is told."""
+    """Replaces secrets in texts."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: dict[str, None] = {}
         self.add(values)
 
     def add(self, values: Iterable[str]) -> None:
-        """Further ones. Of ``Bearer abc`` the ``abc`` is one, too."""
+        """Add secrets. In ``Bearer abc``, ``abc`` is a secret, too."""
         for value in values:
-            for one in (value, *value.split()):
-                if len(one) >= _MIN_SECRET_CHARS:
-                    self._values.pop(one, None)
-                    self._values[one] = None
+            for secret in (value, *value.split()):
+                if len(secret) >= _MIN_SECRET_CHARS:
+                    self._values.pop(secret, None)
+                    self._values[secret] = None
         while len(self._values) > _MAX_SECRETS:
             del self._values[next(iter(self._values))]
 
     def redact(self, text: str) -> str:
-        """The text without them."""
+        """The text without the secrets."""
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, "***")
         return text

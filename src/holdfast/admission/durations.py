@@ -42,11 +42,12 @@ def duration_to_seconds(duration: Duration, subject: str, *, may_be_zero: bool =
     if 0 < seconds <= MAX_DURATION_S or (may_be_zero and seconds == 0):  # false for NaN
         return seconds
     lower_bound = "zero or longer" if may_be_zero else "longer than zero"
-    months = ". Months differ in length: for those, use a cron expression such as '0 0 1 * *'"
-    has_months = isinstance(value, str) and _MONTHS_PATTERN.search(value)
+    hint = ""
+    if isinstance(value, str) and _MONTHS_PATTERN.search(value):
+        hint = ". Months differ in length: for those, use a cron expression such as '0 0 1 * *'"
     raise UsageError(
         f"{subject} {value!r} is not a duration: use seconds, a timedelta, or text such as '15 min' or '1 h 30 min' "
-        f"(units: s, min, hour, day, week), {lower_bound} and shorter than a thousand years{months if has_months else ''}"
+        f"(units: s, min, hour, day, week), {lower_bound} and shorter than a thousand years{hint}"
     )
 
 

@@ -17,8 +17,8 @@ from holdfast.authoring.registry import definitions
 from holdfast.codec import preview_arguments
 from holdfast.stores.operations import FinishRun, NewRun
 from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.awaited_run import AwaitedRun
 from holdfast.stores.temporal.payloads import from_payload, load_json
-from holdfast.temporal.awaited_run import AwaitedRun
 from holdfast.temporal.engine_context import EngineContext, TemporalSettings
 from holdfast.temporal.rebuilt_runs import RebuiltRun, trim_transient_events
 from holdfast.temporal.run_workflow import EngineContextInterceptor, RunWorkflow

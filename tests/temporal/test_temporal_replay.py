@@ -29,8 +29,8 @@ from holdfast.stores.temporal.payloads import from_payload
 from holdfast.stores.temporal.rows import rewind_from_json
 from holdfast.stores.temporal.run_events import (
     EventBatch,
+    EventBatchReader,
     StepEnded,
-    find_unseen_events,
     read_batches,
     result_from_failure,
 )
@@ -166,9 +166,10 @@ def cut_at(history: Kept, last: int) -> Kept:
 @pytest.mark.parametrize("name", NAMES)
 def test_batches_hold_each_outcome_once_and_what_is_left_is_unseen(name: str) -> None:
     history = kept(name)
-    told = [one for batch in read_batches(history.events) for one in batch.events]
-    ended = Counter(one.position for one in told if isinstance(one, StepEnded))
-    left = Counter(one.position for one in find_unseen_events(history.events) if isinstance(one, StepEnded))
+    reader = EventBatchReader()
+    seen_events = [event for batch in reader.read(history.events) for event in batch.events]
+    ended = Counter(event.position for event in seen_events if isinstance(event, StepEnded))
+    left = Counter(event.position for event in reader.unseen_events if isinstance(event, StepEnded))
     outcomes = {
         EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED,
         EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT, EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
@@ -255,9 +256,11 @@ async def test_steps_told_in_another_order_are_found(monkeypatch: pytest.MonkeyP
 async def test_timers_set_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def backwards(self: Any) -> None:
         timers = self._driver.execution.loop.timers
-        for position in reversed([one for one in timers if one not in self._set and one not in self._over]):
-            self._set.add(position)
-            summary = identifiers.format_timer_summary(position, timers[position].name, timers[position].when())
+        for position in reversed(
+            [one for one in timers if one not in self._set_positions and one not in self._fired_positions]
+        ):
+            self._set_positions.add(position)
+            summary = run_events.format_timer_summary(position, timers[position].name, timers[position].when())
             self._run.set_timer(position, summary, timers[position].when() - self._run.clock.now())
 
     monkeypatch.setattr(steps_and_timers.TemporalTimers, "arm", backwards)

@@ -32,21 +32,22 @@ def duration_to_seconds(duration: Duration, subject: str, *, may_be_zero: bool =
 
     Raises ``UsageError``, which begins with ``subject``: the name of the argument.
     """
-    value: object = duration
-    if isinstance(value, str):
-        seconds = _parse_duration_text(value)
-    elif isinstance(value, timedelta):
-        seconds = value.total_seconds()
+    if isinstance(duration, str):
+        seconds = _parse_duration_text(duration)
+    elif isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, bool) or not isinstance(duration, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        seconds = math.nan
     else:
-        seconds = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+        seconds = float(duration)
     if 0 < seconds <= MAX_DURATION_S or (may_be_zero and seconds == 0):  # false for NaN
         return seconds
     lower_bound = "zero or longer" if may_be_zero else "longer than zero"
     hint = ""
-    if isinstance(value, str) and _MONTHS_PATTERN.search(value):
+    if isinstance(duration, str) and _MONTHS_PATTERN.search(duration):
         hint = ". Months differ in length: for those, use a cron expression such as '0 0 1 * *'"
     raise UsageError(
-        f"{subject} {value!r} is not a duration: use seconds, a timedelta, or text such as '15 min' or '1 h 30 min' "
+        f"{subject} {duration!r} is not a duration: use seconds, a timedelta, or text such as '15 min' or '1 h 30 min' "
         f"(units: s, min, hour, day, week), {lower_bound} and shorter than a thousand years{hint}"
     )
 

@@ -28,7 +28,7 @@ START = 1_763_000_000.0
 # How limits are written
 
 
-def test_a_queue_tells_its_limits_in_words():
+def test_limits_are_described_in_words():
     queue = Queue(
         "llm", concurrency=10, rate=["100/min", "50000 tokens/min"], per_key=PerKey(concurrency=2, rate="5/s")
     )
@@ -58,7 +58,7 @@ _MOST = st.none() | st.integers(1, 1000)
 
 
 @given(st.builds(QueueLimits, _MOST, _RATES, _MOST, _RATES))
-def test_limits_are_read_back_as_they_were_kept(limits: QueueLimits):
+def test_limits_survive_their_stored_form(limits: QueueLimits):
     assert QueueLimits.from_json(limits.to_json()) == limits
 
 
@@ -138,7 +138,7 @@ class _Fleet:
                 self.begun.append((self.now, key))
         return answer
 
-    def most_begun(self, window: float, key: str | None = None) -> int:
+    def max_started(self, window: float, key: str | None = None) -> int:
         """The most that have begun in any window, wherever that begins."""
         times = [at for at, one in self.begun if key is None or one == key]
         return max((sum(begin <= at < begin + window for at in times) for begin in times), default=0)
@@ -181,9 +181,9 @@ def test_a_gate_never_lets_more_pass_than_its_limits_at_any_time(limits: QueueLi
             limits.key_concurrency
         )
     for rate in limits.rates:
-        assert fleet.most_begun(rate.window_s) <= rate.max_count
+        assert fleet.max_started(rate.window_s) <= rate.max_count
     for rate in limits.key_rates:
-        assert all(fleet.most_begun(rate.window_s, key) <= rate.max_count for key in "abc")
+        assert all(fleet.max_started(rate.window_s, key) <= rate.max_count for key in "abc")
 
 
 @given(_LIMITS, st.lists(st.sampled_from("abc"), min_size=1, max_size=30))
@@ -202,7 +202,7 @@ def test_a_gate_refuses_only_while_a_limit_is_reached(limits: QueueLimits, keys:
             assert key_is_full or key_is_fast
 
 
-def test_a_run_that_has_begun_needs_a_place_and_nothing_of_the_rate():
+def test_a_started_run_needs_a_slot_but_does_not_count_for_the_rate():
     fleet = _Fleet(QueueLimits(concurrency=1, rates=(Rate(1, 60.0),)))
     assert fleet.take("a", begun=False) is Admission.ADMITTED
     assert fleet.take("a", begun=True) is Admission.QUEUE_LIMITED
@@ -261,7 +261,7 @@ def test_what_was_used_goes_on_when_only_how_much_is_allowed_has_changed():
     assert [fleet.take("a", begun=False) for _ in range(2)] == [Admission.ADMITTED, Admission.QUEUE_LIMITED]
 
 
-def test_a_gate_can_be_told_later_what_a_key_has_used():
+def test_the_usage_of_a_key_can_be_added_later():
     gate = QueueAdmission(QueueLimits(key_rates=(Rate(1, 60.0),)), START, running_by_key={}, rate_usage={})
     gate.admit("a", has_started=False)
     later = QueueAdmission(QueueLimits(key_rates=(Rate(1, 60.0),)), START + 1, running_by_key={}, rate_usage={})

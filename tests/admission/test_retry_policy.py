@@ -40,7 +40,7 @@ def test_classes_and_a_predicate_must_both_agree():
     assert not policy.should_retry(1, ValueError("busy"))
 
 
-def test_what_is_given_up_on_is_not_retried_whatever_else_is_said():
+def test_give_up_on_overrides_every_other_option():
     policy = RetryPolicy(retries=5, retry_on=(OSError,), give_up_on=(PermissionError,))
     assert policy.should_retry(1, OSError())
     assert not policy.should_retry(1, PermissionError())
@@ -91,34 +91,34 @@ class Busy(Exception):
         self.wait = wait
 
 
-def asking(**options: Any) -> RetryPolicy:
+def make_policy(**options: Any) -> RetryPolicy:
     return RetryPolicy(read_retry_after=lambda error: error.wait if isinstance(error, Busy) else None, **options)
 
 
 def test_an_attempt_is_never_sooner_than_the_backoff_nor_than_the_error_asks_for():
-    assert asking().compute_next_delay_s(1, Busy(30.0), 0.0) == 30.0
-    assert asking().compute_next_delay_s(5, Busy(1.0), 0.0) == 16.0
-    assert asking().compute_next_delay_s(5, Busy(None), 0.0) == 16.0
-    assert asking().compute_next_delay_s(5, ValueError(), 0.0) == 16.0
+    assert make_policy().compute_next_delay_s(1, Busy(30.0), 0.0) == 30.0
+    assert make_policy().compute_next_delay_s(5, Busy(1.0), 0.0) == 16.0
+    assert make_policy().compute_next_delay_s(5, Busy(None), 0.0) == 16.0
+    assert make_policy().compute_next_delay_s(5, ValueError(), 0.0) == 16.0
 
 
 def test_an_error_that_asks_for_no_wait_waits_for_the_backoff_all_the_same():
-    assert [asking().compute_next_delay_s(attempt, Busy(0.0), 0.0) for attempt in (1, 2, 3)] == [1.0, 2.0, 4.0]
+    assert [make_policy().compute_next_delay_s(attempt, Busy(0.0), 0.0) for attempt in (1, 2, 3)] == [1.0, 2.0, 4.0]
 
 
-def test_jitter_spreads_those_who_were_told_the_same():
-    waits = [asking().compute_next_delay_s(3, Busy(10.0), draw) for draw in (0.0, 0.5, 0.99)]
+def test_jitter_spreads_callers_with_the_same_retry_after():
+    waits = [make_policy().compute_next_delay_s(3, Busy(10.0), draw) for draw in (0.0, 0.5, 0.99)]
     assert waits[0] == 10.0
     assert sorted(set(waits)) == waits
     assert all(wait >= 10.0 for wait in waits)
 
 
 def test_a_wait_that_is_longer_than_the_longest_backoff_is_heeded():
-    assert asking().compute_next_delay_s(1, Busy(7200.0), 0.0) == 7200.0
+    assert make_policy().compute_next_delay_s(1, Busy(7200.0), 0.0) == 7200.0
 
 
 def test_an_attempt_that_would_come_too_late_is_not_waited_for():
-    policy = asking(give_up_after=100.0)
+    policy = make_policy(give_up_after=100.0)
     assert policy.compute_next_delay_s(1, Busy(99.0), 0.0, 0.0) == 99.0
     assert policy.compute_next_delay_s(2, Busy(99.0), 0.0, 50.0) is None
     assert policy.compute_next_delay_s(50, Busy(1.0), 0.0, 99.0) is None

@@ -158,7 +158,7 @@ def test_time_counts_when_it_is_used_up():
     )
 
 
-def test_what_time_cannot_mend_is_told_first():
+def test_a_permanent_shortage_is_reported_first():
     limits = BudgetLimits(nano_usd=10, tokens=10, calls=1)
     found = find_shortage("r", limits, Usage(calls=1), Usage(input_tokens=10, nano_usd=10), Usage(1, 5, nano_usd=5))
     assert found == BudgetShortage("r", "turns", 1.0, 1.0, 0.0, 1.0, is_temporary=False)

@@ -141,7 +141,7 @@ async def _check_journal(store: TemporalStore, execution: WorkflowExecution, ord
     assert run is not None
     if run.key != get_key(execution.raw_info):
         return  # another execution has gone on with it
-    records = (await store.read_journal(run)).records
+    records = (await store.read_journal(run.id)).records
     assert [one.seq for one in records] == list(range(len(records)))
     own = [[int(one.kind), one.position, one.name, one.at] for one in records[len(records) - len(order) :]]
     assert own == [row[:4] for row in order], f"run {execution.id!r}: a client reads other records than it has seen"

@@ -24,7 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import replayed_flows as flows  # noqa: E402
 from google.protobuf.message import Message  # noqa: E402
-from recorded_histories import FOLDER, Kept, recalled  # noqa: E402
+from recorded_histories import FOLDER, RecordedHistory, rebuild  # noqa: E402
 from temporal_engines import client_of, serving  # noqa: E402
 from temporalio.api.enums.v1 import EventType  # noqa: E402
 from temporalio.api.failure.v1 import Failure  # noqa: E402
@@ -185,8 +185,8 @@ class Recorder:
             run_id = f"{name}-try-{number}"
             await self._runtime.start(flows.FLOWS[name].options(id=run_id))
             await self.ended(run_id)
-            kept = await self._history(run_id, (await self.handle(run_id).describe()).run_id)
-            for batch in read_batches(kept.events):
+            recorded = await self._history(run_id, (await self.handle(run_id).describe()).run_id)
+            for batch in read_batches(recorded.events):
                 kinds = {type(one) for one in batch.events}
                 if {ChildStarted, StepEnded} <= kinds:
                     return await self.keep(run_id, name)
@@ -202,8 +202,8 @@ class Recorder:
     async def _again(self, name: str) -> None:
         """A retry, and a fork: each a new execution that brings records along."""
         path = FOLDER / f"{name}.json"
-        kept = Kept.read(path)
-        run = recalled(kept)
+        recorded = RecordedHistory.read(path)
+        run = rebuild(recorded)
         assert run.end is not None
         assert run.end.rewind is not None
         _, records, _ = unpack(run.carried_records.to_chunks())
@@ -233,23 +233,23 @@ class Recorder:
         """The history of the newest execution, and of those that it continues."""
         executions = [(await self.handle(run_id).describe()).run_id]
         while True:
-            kept = await self._history(run_id, executions[0])
-            before = kept.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+            recorded = await self._history(run_id, executions[0])
+            before = recorded.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
             if not before:
                 break
             executions.insert(0, before)
         for number, execution in enumerate(executions, 1):
-            kept = await self._history(run_id, execution)
+            recorded = await self._history(run_id, execution)
             file = (name or run_id) + (f"_{number}" if len(executions) > 1 else "")
-            kept.write(FOLDER / f"{file}.json")
-            print(f"{file}: {len(kept.events)} events")
+            recorded.write(FOLDER / f"{file}.json")
+            print(f"{file}: {len(recorded.events)} events")
 
-    async def _history(self, run_id: str, execution: str) -> Kept:
+    async def _history(self, run_id: str, execution: str) -> RecordedHistory:
         history = await self._client.get_workflow_handle(run_id, run_id=execution).fetch_history()
         for event in history.events:
             _without_this_machine(event)
         limit = CONTINUE_AFTER if run_id == "replayed_long" else None
-        return Kept(run_id, execution, limit, history)
+        return RecordedHistory(run_id, execution, limit, history)
 
 
 _PATHS = re.compile(rb"(?:/[\w.+-]+)+/(?=(?:src|tests|site-packages|lib)/)")

@@ -17,8 +17,8 @@ from holdfast.authoring.registry import definitions
 from holdfast.codec import preview_arguments
 from holdfast.stores.operations import FinishRun, NewRun
 from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.awaited_run import AwaitedRun
 from holdfast.stores.temporal.payloads import from_payload, load_json
-from holdfast.temporal.awaited_run import AwaitedRun
 from holdfast.temporal.engine_context import EngineContext, TemporalSettings
 from holdfast.temporal.rebuilt_runs import RebuiltRun, trim_transient_events
 from holdfast.temporal.run_workflow import EngineContextInterceptor, RunWorkflow
@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parent / "histories"
 
 
 @dataclass(frozen=True)
-class Kept:
+class RecordedHistory:
     """The history of one execution."""
 
     run_id: str
@@ -42,104 +42,104 @@ class Kept:
         return self.history.events
 
     @property
-    def site(self) -> EngineContext:
+    def engine_context(self) -> EngineContext:
         """What it was recorded with."""
         return EngineContext(definitions, TemporalSettings(continue_as_new_after=self.continue_after))
 
     def write(self, path: Path) -> None:
         """Keep it."""
-        told = {
+        data = {
             "run": self.run_id,
             "execution": self.execution,
             "continue_after": self.continue_after,
             "history": self.history.to_json_dict(),
         }
-        path.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+        path.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
 
     @classmethod
-    def read(cls, path: Path) -> Kept:
+    def read(cls, path: Path) -> RecordedHistory:
         """As it was kept."""
-        told = json.loads(path.read_text())
-        history = WorkflowHistory.from_json(told["run"], told["history"])
-        return cls(told["run"], told["execution"], told["continue_after"], history)
+        data = json.loads(path.read_text())
+        history = WorkflowHistory.from_json(data["run"], data["history"])
+        return cls(data["run"], data["execution"], data["continue_after"], history)
 
 
-async def replay(kept: Kept) -> BaseException | None:
+async def replay(recorded: RecordedHistory) -> BaseException | None:
     """Let Temporal's own replayer look for differences; what it finds, if it finds any."""
     replayer = Replayer(
         workflows=[RunWorkflow],
         workflow_runner=UnsandboxedWorkflowRunner(),
-        interceptors=[EngineContextInterceptor(kept.site)],
+        interceptors=[EngineContextInterceptor(recorded.engine_context)],
         debug_mode=True,
     )
-    return (await replayer.replay_workflow(kept.history, raise_on_replay_failure=False)).replay_failure
+    return (await replayer.replay_workflow(recorded.history, raise_on_replay_failure=False)).replay_failure
 
 
-class Watched(RebuiltRun):
+class ObservedRun(RebuiltRun):
     """A recalled run that notes what it would have begun."""
 
-    def __init__(self, kept: Kept) -> None:
-        self.begun: list[tuple[str, str, Any]] = []
+    def __init__(self, recorded: RecordedHistory) -> None:
+        self.starts: list[tuple[str, str, Any]] = []
         self.end: FinishRun | None = None
-        super().__init__(kept.site, kept.events[0], kept.run_id, kept.execution)
+        super().__init__(recorded.engine_context, recorded.events[0], recorded.run_id, recorded.execution)
 
     def start_step(self, step: TemporalStep) -> None:
         """With its arguments, as people see them."""
         call, position = step.call, step.command.position
-        shown = preview_arguments(call.step.parameters, call.args, call.kwargs)
-        self.begun.append((identifiers.format_activity_id(position), call.step.name, shown))
+        preview = preview_arguments(call.step.parameters, call.args, call.kwargs)
+        self.starts.append((identifiers.format_activity_id(position), call.step.name, preview))
 
     def start_await(self, position: int, awaited: AwaitedRun) -> None:
         """With what is asked."""
-        self.begun.append(
+        self.starts.append(
             (identifiers.format_activity_id(position), identifiers.AWAIT_RUN_ACTIVITY, json.loads(awaited.to_json()))
         )
 
     def set_timer(self, position: int | None, summary: str, delay: float) -> None:
         """With when it rings, to the millisecond."""
-        self.begun.append(("timer", summary, round(max(0.001, delay) * 1000)))
+        self.starts.append(("timer", summary, round(max(0.001, delay) * 1000)))
 
     def start_child_workflow(self, new: NewRun, position: int, *, is_awaited: bool) -> None:
         """With its inputs."""
-        self.begun.append(("child", new.id, new.inputs))
+        self.starts.append(("child", new.id, new.inputs))
 
     def finish(self, end: FinishRun) -> None:
         """The run has ended."""
         self.end = end
 
 
-_recalled: list[Watched] = []
+_rebuilt_runs: list[ObservedRun] = []
 
 
-def recalled(kept: Kept) -> Watched:
+def rebuild(recorded: RecordedHistory) -> ObservedRun:
     """A run, brought back from its history."""
-    run = Watched(kept)
-    _recalled.append(run)
-    run.apply_events(trim_transient_events(kept.events))
+    run = ObservedRun(recorded)
+    _rebuilt_runs.append(run)
+    run.apply_events(trim_transient_events(recorded.events))
     return run
 
 
-def forget_all() -> None:
+def release_all() -> None:
     """Let all runs that were brought back leave memory."""
-    while _recalled:
-        _recalled.pop().release()
+    while _rebuilt_runs:
+        _rebuilt_runs.pop().release()
 
 
-def begun_in(events: Sequence[HistoryEvent]) -> list[tuple[str, str, Any]]:
+def list_starts(events: Sequence[HistoryEvent]) -> list[tuple[str, str, Any]]:
     """What a history says was begun: all of it that could be seen from outside."""
-    begun: list[tuple[str, str, Any]] = []
+    starts: list[tuple[str, str, Any]] = []
     for event in events:
         match event.event_type:
             case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
                 new = event.activity_task_scheduled_event_attributes
-                begun.append((new.activity_id, new.activity_type.name, load_json(new.input.payloads[0])))
+                starts.append((new.activity_id, new.activity_type.name, load_json(new.input.payloads[0])))
             case EventType.EVENT_TYPE_TIMER_STARTED:
                 timer = event.timer_started_event_attributes
                 ms = round(timer.start_to_fire_timeout.ToNanoseconds() / 1e6)
-                begun.append(("timer", load_json(event.user_metadata.summary), ms))
+                starts.append(("timer", load_json(event.user_metadata.summary), ms))
             case EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
                 child = event.start_child_workflow_execution_initiated_event_attributes
-                begun.append(("child", child.workflow_id, from_payload(child.input.payloads[0])))
+                starts.append(("child", child.workflow_id, from_payload(child.input.payloads[0])))
             case _:
                 pass
-    return begun
+    return starts

@@ -57,11 +57,11 @@ async def test_a_killed_worker_leaves_no_reservation_behind(temporal_url: str, t
         assert (await client.handle(handle.run_id).result(30)).output == "done"
         address, _, namespace = temporal_url.removeprefix("temporal://").partition("/")
         temporal = await TemporalClient.connect(address, namespace=namespace)
-        told = await temporal.get_workflow_handle(identifiers.format_account_id(handle.run_id)).query(
+        account = await temporal.get_workflow_handle(identifiers.format_account_id(handle.run_id)).query(
             identifiers.STATUS_QUERY
         )
     assert ledger.read_text().split() == ["first", "first", "tool", "second"]
-    assert (told["used"]["calls"], told["in_flight"]) == (2, 0)
+    assert (account["used"]["calls"], account["in_flight"]) == (2, 0)
 
 
 async def _start(client: Client) -> Handle[Any]:

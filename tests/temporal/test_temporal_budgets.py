@@ -61,10 +61,10 @@ async def spent(temporal: TemporalClient, run_id: str, calls: int) -> None:
 
     async def is_so() -> bool:
         try:
-            told = await status(temporal, run_id)
+            account = await status(temporal, run_id)
         except Exception:
             return False  # nobody has asked yet
-        return told["used"]["calls"] == calls and not told["in_flight"]
+        return account["used"]["calls"] == calls and not account["in_flight"]
 
     await wait_until(is_so)
 
@@ -159,8 +159,8 @@ async def test_a_run_keeps_to_its_own_budget_and_to_those_above_it(runtime: Runt
     handle = await temporal_budget_outer.options(budget=Budget(tokens=2500)).start()
     # The second call would be expected to use 1000 tokens or so: it is made. A third one would not be.
     assert await handle.result(20) == ["one", "one"]
-    told = await status(temporal, handle.run_id)
-    assert (told["used"]["calls"], told["in_flight"]) == (2, 0)
+    account = await status(temporal, handle.run_id)
+    assert (account["used"]["calls"], account["in_flight"]) == (2, 0)
 
     handle = await temporal_budget_outer.options(budget=Budget(turns=1)).start()
     await spent(temporal, handle.run_id, 1)
@@ -204,7 +204,7 @@ async def test_a_run_without_a_budget_has_no_account(runtime: Runtime, temporal:
         await temporal.get_workflow_handle(identifiers.format_account_id(result.run_id)).describe()
 
 
-async def test_a_budget_is_kept_over_a_restart(temporal_url: str, temporal: TemporalClient) -> None:
+async def test_a_budget_survives_a_restart(temporal_url: str, temporal: TemporalClient) -> None:
     model = ScriptedModel([call("weigh", thing="a"), call("weigh", thing="b"), "done"], **PRICED)
     agent = Agent(model, name="temporal-budget-restart", tools=[weigh], budget=Budget(turns=2))
     async with Runtime(temporal_url):

@@ -136,7 +136,7 @@ async def test_signals_that_come_meanwhile_are_neither_lost_nor_doubled_and_keep
     assert len(await executions(url, "heard")) > 1
 
 
-async def test_signals_that_nobody_waits_for_yet_come_along() -> None:
+async def test_unconsumed_signals_are_carried() -> None:
     url = temporal_server.fresh_url()
     async with serving(url, continuing_unheard, continue_as_new_after=AFTER) as runtime:
         handle = await runtime.start(continuing_unheard.options(id="unheard"), 30)
@@ -327,7 +327,7 @@ def _records(count: int, size: int) -> list[Record]:
     ]
 
 
-async def test_chunks_are_large_enough_to_be_kept_apart_but_for_the_last() -> None:
+async def test_all_chunks_but_the_last_are_large_enough_for_external_storage() -> None:
     records = _records(100, 20_000)
     chunks = pack_records(records)
     assert all(len(chunk.data) >= MIN_EXTERNAL_BYTES for chunk in chunks[:-1])
@@ -345,8 +345,8 @@ async def test_chunks_of_several_executions_add_up(monkeypatch: pytest.MonkeyPat
         assert abs(packing.uncompressed_size - size) < 200
         packing.add(record._replace(seq=number))
         chunks, size = packing.to_chunks(), packing.uncompressed_size
-    told, unpacked, signals = unpack([*chunks, *pack_signals([Signal(1, "go", b"1", 2.0)])])
-    assert told == chunks
+    unpacked_chunks, unpacked, signals = unpack([*chunks, *pack_signals([Signal(1, "go", b"1", 2.0)])])
+    assert unpacked_chunks == chunks
     assert [record.payload for record in unpacked] == [record.payload for record in records]
     assert [record.seq for record in unpacked] == list(range(len(records)))
     assert signals == [Signal(1, "go", b"1", 2.0)]

@@ -38,7 +38,7 @@ def done(ledger: Path, what: str) -> Counter[str]:
     return Counter(line for line in ledger.read_text().splitlines() if line.startswith(what))
 
 
-async def test_a_history_grows_with_what_is_said_and_a_restart_repeats_nothing(ledger: Path) -> None:
+async def test_a_history_grows_with_the_conversation_and_a_restart_repeats_nothing(ledger: Path) -> None:
     """A hundred turns of two kilobytes each; the worker is replaced in the middle."""
     url = temporal_server.fresh_url()
     async with serving(url, growing_agent, lease_s=2.0) as runtime:
@@ -58,13 +58,13 @@ async def test_a_history_grows_with_what_is_said_and_a_restart_repeats_nothing(l
     assert [turn for turn, times in asked.items() if times > 1] in ([], [list(before)[-1]])
 
     client = await client_of(url)
-    told = (await client.get_workflow_handle("talk").describe()).raw_description.workflow_execution_info
-    assert told.history_size_bytes < 2_000_000
+    info = (await client.get_workflow_handle("talk").describe()).raw_description.workflow_execution_info
+    assert info.history_size_bytes < 2_000_000
     at = await _sizes_by_turn(client, "talk")
     per_turn = [(at[upto] - at[5]) / (upto - 5) for upto in (25, 50, TURNS - 1)]
     assert max(per_turn) < 1.15 * min(per_turn), per_turn
     assert per_turn[-1] < 2.5 * 2048
-    assert recall.event_count <= 2 * told.history_length
+    assert recall.event_count <= 2 * info.history_length
 
 
 async def _sizes_by_turn(client: Any, run_id: str) -> dict[int, int]:
@@ -79,7 +79,7 @@ async def _sizes_by_turn(client: Any, run_id: str) -> dict[int, int]:
     return sizes
 
 
-async def test_what_is_recalled_is_read_once(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_history_of_a_rebuilt_run_is_read_once(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any run in memory, activities find their commands by the history; what is finished is not repeated."""
     forgetful(monkeypatch)
     monkeypatch.setattr(growth_flows, "TURNS", 25)
@@ -93,8 +93,8 @@ async def test_what_is_recalled_is_read_once(ledger: Path, monkeypatch: pytest.M
     assert done(ledger, "tool") == {f"tool {turn}": 1 for turn in range(24)}
     assert recall.history_read_count >= 3
     client = await client_of(url)
-    told = (await client.get_workflow_handle("forgotten").describe()).raw_description.workflow_execution_info
-    assert recall.event_count <= told.history_length, "an event was read more than once"
+    info = (await client.get_workflow_handle("forgotten").describe()).raw_description.workflow_execution_info
+    assert recall.event_count <= info.history_length, "an event was read more than once"
 
 
 async def test_workflow_code_that_is_slow_takes_no_step_from_its_worker(ledger: Path) -> None:

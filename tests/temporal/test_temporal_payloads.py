@@ -72,8 +72,8 @@ async def test_with_a_storage_values_may_be_large_wherever_they_are(apart: Runti
 async def test_histories_hold_no_more_than_references(apart: Runtime) -> None:
     handle = await apart.start(flows.payload_output.options(id="referred"), FIVE)
     await handle.result()
-    told = await engine_of(apart).store.client.get_workflow_handle("referred").describe()
-    assert told.raw_description.workflow_execution_info.history_size_bytes < 10_000
+    description = await engine_of(apart).store.client.get_workflow_handle("referred").describe()
+    assert description.raw_description.workflow_execution_info.history_size_bytes < 10_000
 
 
 # Without
@@ -81,9 +81,9 @@ async def test_histories_hold_no_more_than_references(apart: Runtime) -> None:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_without_one_a_step_fails_in_words_and_its_run_may_go_on(plain: Runtime) -> None:
-    told = await result(plain, flows.payload_caught, 3_000_000)
-    assert told.startswith("ValueTooLarge: the output of step 'large' takes 2.9 MiB")
-    assert "?payloads=" in told
+    message = await result(plain, flows.payload_caught, 3_000_000)
+    assert message.startswith("ValueTooLarge: the output of step 'large' takes 2.9 MiB")
+    assert "?payloads=" in message
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -102,7 +102,7 @@ async def test_without_one_each_kind_of_value_is_refused_by_name(plain: Runtime)
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("size", [3_000_000, FIVE])
-async def test_without_one_who_sends_too_much_is_told_at_once(plain: Runtime, size: int) -> None:
+async def test_without_external_storage_a_large_signal_is_refused_at_once(plain: Runtime, size: int) -> None:
     """More than Temporal takes as a value, and more than it takes as a message: that would break the connection."""
     with pytest.raises(ValueTooLarge, match=WAY_OUT):
         await plain.start(flows.payload_input, "x" * size)
@@ -205,8 +205,8 @@ async def _approve(client: Client, run_id: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_result_of_a_run_that_is_no_child_may_be_too_large_to_be_told(plain: Runtime) -> None:
-    for count, told in ((1000, "1000"), (400_000, WAY_OUT)):
+async def test_the_result_of_an_awaited_run_may_be_too_large(plain: Runtime) -> None:
+    for count, pattern in ((1000, "1000"), (400_000, WAY_OUT)):
         run_id = temporal_server.own("words")
         await result(plain, flows.payload_words.options(id=run_id), count)
-        assert re.search(told, await result(plain, flows.payload_other, run_id, count))
+        assert re.search(pattern, await result(plain, flows.payload_other, run_id, count))

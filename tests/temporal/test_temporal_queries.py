@@ -89,16 +89,16 @@ async def status(temporal: TemporalClient, run_id: str, execution: str | None = 
 
 async def until_status(temporal: TemporalClient, run_id: str, **wanted: Any) -> dict[str, Any]:
     """Wait until the query answers with this."""
-    told: Any = None
+    last_answer: Any = None
     for _ in range(300):
         try:
-            told = await status(temporal, run_id)
-            if told.items() >= wanted.items():
-                return told
+            last_answer = await status(temporal, run_id)
+            if last_answer.items() >= wanted.items():
+                return last_answer
         except Exception as error:  # the run is not there yet
-            told = error
+            last_answer = error
         await asyncio.sleep(0.05)
-    pytest.fail(f"{run_id}: {told!r}")
+    pytest.fail(f"{run_id}: {last_answer!r}")
 
 
 async def until_state(handle: Any, state: str) -> None:
@@ -136,8 +136,8 @@ async def test_the_status_of_a_run_that_waits_for_people_or_another_run(
     await runtime.start(query_waiting.options(id="joined"))
     await until_status(temporal, "joined", state="waiting")
     joining = await runtime.start(query_joining.options(id="joins"))
-    told = await until_status(temporal, "joins", state="waiting")
-    assert "query_waiting" in told["waits_for"][0]
+    answer = await until_status(temporal, "joins", state="waiting")
+    assert "query_waiting" in answer["waits_for"][0]
     await until_state(joining, RunState.WAITING)
 
 
@@ -156,7 +156,7 @@ async def test_a_runtime_that_closes_while_a_run_waits_for_another_one_leaves_no
     assert all(wait.done() for wait in waits)  # else asyncio logs that a pending task was destroyed
 
 
-async def test_the_status_of_a_run_that_has_not_begun(runtime: Runtime, temporal: TemporalClient) -> None:
+async def test_the_status_of_a_run_that_has_not_started(runtime: Runtime, temporal: TemporalClient) -> None:
     await runtime.start(query_delaying.options(id="delays"))
     assert await until_status(temporal, "delayed") == {"state": "pending", **ENDED}
 

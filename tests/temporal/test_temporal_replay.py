@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import replayed_flows
-from recorded_histories import FOLDER, Kept, begun_in, forget_all, recalled, replay
+from recorded_histories import FOLDER, RecordedHistory, list_starts, rebuild, release_all, replay
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
@@ -29,8 +29,8 @@ from holdfast.stores.temporal.payloads import from_payload
 from holdfast.stores.temporal.rows import rewind_from_json
 from holdfast.stores.temporal.run_events import (
     EventBatch,
+    EventBatchReader,
     StepEnded,
-    find_unseen_events,
     read_batches,
     result_from_failure,
 )
@@ -50,34 +50,36 @@ UNENDED = {"replayed_waiting", *CONTINUED}
 @pytest.fixture(autouse=True)
 def _memory() -> Iterator[None]:
     yield
-    forget_all()
+    release_all()
 
 
-def kept(name: str) -> Kept:
-    return Kept.read(FOLDER / f"{name}.json")
+def read_recorded(name: str) -> RecordedHistory:
+    return RecordedHistory.read(FOLDER / f"{name}.json")
 
 
 def test_each_workflow_has_a_history() -> None:
-    kept_of = {kept(name).events[0].workflow_execution_started_event_attributes.workflow_type.name for name in NAMES}
-    assert kept_of == set(replayed_flows.FLOWS) - {"replayed_listener", "replayed_named"}
+    recorded_workflows = {
+        read_recorded(name).events[0].workflow_execution_started_event_attributes.workflow_type.name for name in NAMES
+    }
+    assert recorded_workflows == set(replayed_flows.FLOWS) - {"replayed_listener", "replayed_named"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.asyncio
 async def test_a_history_is_replayed_by_the_code_of_today(name: str) -> None:
-    assert await replay(kept(name)) is None
+    assert await replay(read_recorded(name)) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_brought_back_asks_for_what_its_history_says(name: str) -> None:
     """Ids, names, order, arguments and times of all that it begins: also what no replayer compares."""
-    history = kept(name)
-    run = recalled(history)
+    history = read_recorded(name)
+    run = rebuild(history)
 
-    def of(kind: Callable[[str], bool], begun: list[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
-        return [one for one in begun if kind(one[0])]
+    def of(kind: Callable[[str], bool], starts: list[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
+        return [one for one in starts if kind(one[0])]
 
-    asked, written = run.begun, begun_in(history.events)
+    asked, written = run.starts, list_starts(history.events)
     for kind in ("timer".__eq__, "child".__eq__, str.isdigit):
         expected = of(kind, written)
         # What would have come next is begun by the execution that goes on in its place.
@@ -87,8 +89,8 @@ def test_a_run_brought_back_asks_for_what_its_history_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_brought_back_ends_as_its_history_does(name: str) -> None:
-    history = kept(name)
-    run, last = recalled(history), history.events[-1]
+    history = read_recorded(name)
+    run, last = rebuild(history), history.events[-1]
     assert (name in UNENDED) == (last.event_type not in ENDS)
     if name in UNENDED:
         assert run.end is None
@@ -99,9 +101,9 @@ def test_a_run_brought_back_ends_as_its_history_does(name: str) -> None:
         assert run.end.output == from_payload(last.workflow_execution_completed_event_attributes.result.payloads[0])
     elif run.end.state is RunState.FAILED:
         failure = last.workflow_execution_failed_event_attributes.failure
-        told = json.loads(result_from_failure(failure).payload)
+        ended = json.loads(result_from_failure(failure).payload)
         mine = json.loads(run.end.error or b"{}")
-        assert {**told, "traceback": ""} == {**mine, "traceback": ""}
+        assert {**ended, "traceback": ""} == {**mine, "traceback": ""}
         short = json.loads(zlib.decompress(failure.application_failure_info.details.payloads[1].data))
         assert rewind_from_json(short["rewind"]) == run.end.rewind
         before = len(unpack(history.events[0].workflow_execution_started_event_attributes.input.payloads)[1])
@@ -114,10 +116,10 @@ def test_a_run_brought_back_ends_as_its_history_does(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_commands_that_are_open_are_those_without_an_outcome_in_the_history(name: str) -> None:
     """After each workflow task: an activity that a worker is handed then must be found."""
-    history = kept(name)
+    history = read_recorded(name)
     batches = list(read_batches(history.events))
     for upto in range(1, len(batches) + 1):
-        run = recalled(cut(history, batches[upto - 1].completed_event_id))
+        run = rebuild(cut(history, batches[upto - 1].completed_event_id))
         if run.end is not None:
             continue
         scheduled = _open_activities(history, batches, upto)
@@ -127,8 +129,8 @@ def test_commands_that_are_open_are_those_without_an_outcome_in_the_history(name
             assert identifiers.format_activity_id(found.command.position) == identifiers.format_activity_id(position)
 
 
-def _open_activities(history: Kept, batches: list[EventBatch], upto: int) -> set[int]:
-    """Positions of activities that are wanted when so many batches have been told."""
+def _open_activities(history: RecordedHistory, batches: list[EventBatch], upto: int) -> set[int]:
+    """Positions of the activities that are open after these batches."""
     end = batches[upto - 1].completed_event_id
     scheduled: dict[int, int] = {}
     gone: set[int] = set()
@@ -141,34 +143,38 @@ def _open_activities(history: Kept, batches: list[EventBatch], upto: int) -> set
             asked = event.activity_task_cancel_requested_event_attributes
             if asked.workflow_task_completed_event_id <= end:
                 gone.add(scheduled.get(asked.scheduled_event_id, -1))
-    told = {one.position for batch in batches[:upto] for one in batch.events if isinstance(one, StepEnded)}
-    return set(scheduled.values()) - told - gone
+    ended = {one.position for batch in batches[:upto] for one in batch.events if isinstance(one, StepEnded)}
+    return set(scheduled.values()) - ended - gone
 
 
-def _asked_by(event: HistoryEvent) -> int:
+def _get_task_event_id(event: HistoryEvent) -> int:
     """The workflow task that has asked for what an event tells; 0: none has."""
     return getattr(getattr(event, event.WhichOneof("attributes") or ""), "workflow_task_completed_event_id", 0)
 
 
-def cut(history: Kept, completed: int) -> Kept:
+def cut(history: RecordedHistory, completed: int) -> RecordedHistory:
     """As it was when this workflow task was completed: what it has asked for is written with it."""
     return cut_at(
-        history, max(event.event_id for event in history.events if completed in (event.event_id, _asked_by(event)))
+        history,
+        max(event.event_id for event in history.events if completed in (event.event_id, _get_task_event_id(event))),
     )
 
 
-def cut_at(history: Kept, last: int) -> Kept:
+def cut_at(history: RecordedHistory, last: int) -> RecordedHistory:
     """As it was when this event was written."""
     events = [event for event in history.events if event.event_id <= last]
-    return Kept(history.run_id, history.execution, history.continue_after, WorkflowHistory(history.run_id, events))
+    return RecordedHistory(
+        history.run_id, history.execution, history.continue_after, WorkflowHistory(history.run_id, events)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_batches_hold_each_outcome_once_and_what_is_left_is_unseen(name: str) -> None:
-    history = kept(name)
-    told = [one for batch in read_batches(history.events) for one in batch.events]
-    ended = Counter(one.position for one in told if isinstance(one, StepEnded))
-    left = Counter(one.position for one in find_unseen_events(history.events) if isinstance(one, StepEnded))
+    history = read_recorded(name)
+    reader = EventBatchReader()
+    seen_events = [event for batch in reader.read(history.events) for event in batch.events]
+    ended = Counter(event.position for event in seen_events if isinstance(event, StepEnded))
+    left = Counter(event.position for event in reader.unseen_events if isinstance(event, StepEnded))
     outcomes = {
         EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED,
         EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT, EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
@@ -179,14 +185,14 @@ def test_batches_hold_each_outcome_once_and_what_is_left_is_unseen(name: str) ->
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in UNENDED])
 def test_a_run_taken_piece_by_piece_is_the_one_taken_at_once(name: str) -> None:
-    """A recalled run is kept, and told what is new, whenever that is looked for: it makes no difference."""
-    history = kept(name)
-    whole, pieces = recalled(history), None
+    """A rebuilt run stays in memory and gets new events whenever an activity needs it: that makes no difference."""
+    history = read_recorded(name)
+    whole, pieces = rebuild(history), None
     for number in range(1, len(history.events) + 1):
-        if number < len(history.events) and _asked_by(history.events[number]):
+        if number < len(history.events) and _get_task_event_id(history.events[number]):
             continue  # what a workflow task has asked for is written with its completion
         if pieces is None:
-            pieces = recalled(cut_at(history, number))
+            pieces = rebuild(cut_at(history, number))
         else:
             pieces.apply_events(
                 [
@@ -196,26 +202,26 @@ def test_a_run_taken_piece_by_piece_is_the_one_taken_at_once(name: str) -> None:
                 ]
             )
     assert pieces is not None
-    assert pieces.begun == whole.begun
+    assert pieces.starts == whole.starts
     assert unpack(pieces.carried_records.to_chunks())[1] == unpack(whole.carried_records.to_chunks())[1]
 
 
 def essence(record: Record) -> Record:
-    """Without what a live execution is not told."""
+    """Without what only the history knows."""
     return record._replace(started_at=0.0, attempts=1)
 
 
 def test_executions_that_continue_each_other_carry_the_same_records() -> None:
-    first, second, third = (kept(f"replayed_long_{number}") for number in (1, 2, 3))
+    first, second, third = (read_recorded(f"replayed_long_{number}") for number in (1, 2, 3))
     for before, after in ((first, second), (second, third)):
         continued = before.events[-1].workflow_execution_continued_as_new_event_attributes
         started = after.events[0].workflow_execution_started_event_attributes
         assert list(continued.input.payloads) == list(started.input.payloads)
         _, records, signals = unpack(started.input.payloads)
-        mine = recalled(before)
+        mine = rebuild(before)
         assert list(map(essence, unpack(mine.carried_records.to_chunks())[1])) == list(map(essence, records))
         assert [one.payload for one in mine.unconsumed_signals.values()] == [one.payload for one in signals]
-    _, records, _ = unpack(recalled(third).carried_records.to_chunks())
+    _, records, _ = unpack(rebuild(third).carried_records.to_chunks())
     assert [one.seq for one in records] == list(range(len(records)))
     assert [one.payload for one in records if one.kind is RecordKind.SIGNAL] == [b"1", b"2", b"3", b"4"]
 
@@ -223,18 +229,18 @@ def test_executions_that_continue_each_other_carry_the_same_records() -> None:
 # What these tests are there to find
 
 
-def same(history: Kept) -> bool:
-    run, begun = recalled(history), begun_in(history.events)
+def same(history: RecordedHistory) -> bool:
+    run, starts = rebuild(history), list_starts(history.events)
     is_ended = (run.end is None) == (history.events[-1].event_type not in ENDS)
-    return is_ended and sorted(map(repr, run.begun)) == sorted(map(repr, begun))
+    return is_ended and sorted(map(repr, run.starts)) == sorted(map(repr, starts))
 
 
 async def by_replayer(names: list[str]) -> set[str]:
-    return {name for name in names if await replay(kept(name)) is not None}
+    return {name for name in names if await replay(read_recorded(name)) is not None}
 
 
 @pytest.mark.asyncio
-async def test_another_order_of_what_comes_together_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_order_of_simultaneous_events_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     place = run_events.get_sort_key
     monkeypatch.setattr(
         run_events, "get_sort_key", lambda one, arrived: (-place(one, arrived)[0], *place(one, arrived)[1:])
@@ -243,7 +249,7 @@ async def test_another_order_of_what_comes_together_is_found(monkeypatch: pytest
 
 
 @pytest.mark.asyncio
-async def test_steps_told_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_steps_delivered_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     place = run_events.get_sort_key
     monkeypatch.setattr(
         run_events, "get_sort_key", lambda one, arrived: (*place(one, arrived)[:2], -place(one, arrived)[2])
@@ -255,20 +261,22 @@ async def test_steps_told_in_another_order_are_found(monkeypatch: pytest.MonkeyP
 async def test_timers_set_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def backwards(self: Any) -> None:
         timers = self._driver.execution.loop.timers
-        for position in reversed([one for one in timers if one not in self._set and one not in self._over]):
-            self._set.add(position)
-            summary = identifiers.format_timer_summary(position, timers[position].name, timers[position].when())
+        for position in reversed(
+            [one for one in timers if one not in self._set_positions and one not in self._fired_positions]
+        ):
+            self._set_positions.add(position)
+            summary = run_events.format_timer_summary(position, timers[position].name, timers[position].when())
             self._run.set_timer(position, summary, timers[position].when() - self._run.clock.now())
 
     monkeypatch.setattr(steps_and_timers.TemporalTimers, "arm", backwards)
     assert await by_replayer(["replayed_timers"])
-    assert [one for one in recalled(kept("replayed_timers")).begun if one[0] == "timer"] != [
-        one for one in begun_in(kept("replayed_timers").events) if one[0] == "timer"
+    assert [one for one in rebuild(read_recorded("replayed_timers")).starts if one[0] == "timer"] != [
+        one for one in list_starts(read_recorded("replayed_timers").events) if one[0] == "timer"
     ]
 
 
 @pytest.mark.asyncio
-async def test_timers_told_by_place_and_not_by_time_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_timers_delivered_by_position_and_not_by_time_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     place = run_events.get_sort_key
     monkeypatch.setattr(
         run_events, "get_sort_key", lambda one, arrived: (place(one, arrived)[0], 0, place(one, arrived)[2])
@@ -277,7 +285,7 @@ async def test_timers_told_by_place_and_not_by_time_are_found(monkeypatch: pytes
 
 
 @pytest.mark.asyncio
-async def test_telling_things_before_all_have_arrived_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_applying_events_before_all_have_arrived_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_run, "IDLE_TURNS", 0)
     assert await by_replayer(NAMES)
 
@@ -290,26 +298,26 @@ async def test_other_ids_of_activities_are_found(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.asyncio
 async def test_continuing_at_another_point_is_found() -> None:
-    long = kept("replayed_long_1")
+    long = read_recorded("replayed_long_1")
     for other in (None, 30, 90):
-        changed = Kept(long.run_id, long.execution, other, long.history)
+        changed = RecordedHistory(long.run_id, long.execution, other, long.history)
         assert await replay(changed) is not None, other
 
 
 @pytest.mark.asyncio
-async def test_another_way_of_waiting_for_withdrawn_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_not_waiting_for_withdrawn_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps_and_timers.TemporalStep, "is_outcome_required", property(lambda self: False))
-    assert await by_replayer(["replayed_withdrawn", "replayed_once"]) or not same(kept("replayed_withdrawn"))
+    assert await by_replayer(["replayed_withdrawn", "replayed_once"]) or not same(read_recorded("replayed_withdrawn"))
 
 
-def test_other_chance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_random_values_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """No replayer sees it: the arguments of steps are compared by nobody but us."""
     draw = SeededRandom.draw_bytes
     monkeypatch.setattr(SeededRandom, "draw_bytes", lambda self, purpose, *args: draw(self, f"{purpose}!", *args))
-    assert not same(kept("replayed_steps"))
+    assert not same(read_recorded("replayed_steps"))
 
 
 def test_a_carried_record_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(temporal_run, "unpack", lambda brought: (lambda a, b, c: (a, b[:-1], c))(*unpack(brought)))
-    assert not same(kept("replayed_long_3"))
+    assert not same(read_recorded("replayed_long_3"))
     assert asyncio.run(by_replayer(["replayed_long_3", "replayed_retried_again"]))

@@ -40,7 +40,7 @@ async def temporal(temporal_url: str) -> TemporalClient:
     return await TemporalClient.connect(address, namespace=namespace)
 
 
-async def test_an_order_is_the_same_for_whoever_asks_again() -> None:
+async def test_joining_again_returns_the_same_order() -> None:
     order = SessionOrder()
     assert [order.join(run) for run in ("a", "b", "a", "c", "b")] == ["", "a", "", "b", "a"]
     again = SessionOrder.from_json(order.to_json())
@@ -146,7 +146,7 @@ async def test_a_session_begins_anew_where_older_runs_are_gone(
     assert (await agent.run("two", session="s")).output == "3 messages"
 
 
-async def test_a_conversation_is_told_from_where_it_is_still_there(
+async def test_a_conversation_begins_with_its_oldest_stored_run(
     runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = Agent(ScriptedModel([count, count, count]), name="temporal-session-partly-gone")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import start_limiter_flows as flows
-from recorded_histories import Kept, begun_in, forget_all, recalled, replay
+from recorded_histories import RecordedHistory, list_starts, rebuild, release_all, replay
 from temporal_engines import client_of, serving
 from temporalio.api.enums.v1 import EventType
 
@@ -34,27 +34,29 @@ def url() -> str:
 async def runtime(url: str) -> AsyncIterator[Runtime]:
     async with serving(url, *FLOWS) as opened:
         yield opened
-    forget_all()
+    release_all()
 
 
-async def finished(url: str, runtime: Runtime, flow: Any, *args: Any) -> tuple[Any, Kept]:
+async def finished(url: str, runtime: Runtime, flow: Any, *args: Any) -> tuple[Any, RecordedHistory]:
     """The result of a run, and its history, which can be replayed."""
     handle = await runtime.start(flow, *args)
     async with asyncio.timeout(40):
         result = await handle.result()
     client = await client_of(url)
     execution = (await client.get_workflow_handle(handle.run_id).describe()).run_id
-    kept = Kept(handle.run_id, execution, None, await client.get_workflow_handle(handle.run_id).fetch_history())
-    assert await replay(kept) is None
-    assert sorted(map(repr, recalled(kept).begun)) == sorted(map(repr, begun_in(kept.events)))
-    return result, kept
+    recorded = RecordedHistory(
+        handle.run_id, execution, None, await client.get_workflow_handle(handle.run_id).fetch_history()
+    )
+    assert await replay(recorded) is None
+    assert sorted(map(repr, rebuild(recorded).starts)) == sorted(map(repr, list_starts(recorded.events)))
+    return result, recorded
 
 
-def most_open(kept: Kept, begun: int, ended: set[int]) -> int:
+def most_open(recorded: RecordedHistory, starts: int, ended: set[int]) -> int:
     """How many were under way at most, by the history."""
     now = most = 0
-    for event in kept.events:
-        now += (event.event_type == begun) - (event.event_type in ended)
+    for event in recorded.events:
+        now += (event.event_type == starts) - (event.event_type in ended)
         most = max(most, now)
     return most
 
@@ -62,22 +64,22 @@ def most_open(kept: Kept, begun: int, ended: set[int]) -> int:
 async def test_steps_wait_for_their_turn(url: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_limiter, "MAX_ACTIVITIES", 4)
     flows.at_work[:] = [0, 0]
-    result, kept = await finished(url, runtime, flows.pacing_wide, 14)
+    result, recorded = await finished(url, runtime, flows.pacing_wide, 14)
     assert result == list(range(14))
     assert flows.at_work[1] <= 4
     scheduled, completed = EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED, EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
-    assert most_open(kept, scheduled, {completed}) == 4
+    assert most_open(recorded, scheduled, {completed}) == 4
 
 
 async def test_steps_withdrawn_before_their_turn_never_begin(
     url: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_limiter, "MAX_ACTIVITIES", 2)
-    result, kept = await finished(url, runtime, flows.pacing_withdrawn, 6)
+    result, recorded = await finished(url, runtime, flows.pacing_withdrawn, 6)
     assert result == 7
     names = Counter(
         event.activity_task_scheduled_event_attributes.activity_type.name
-        for event in kept.events
+        for event in recorded.events
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
     )
     assert names["pacing_careful"] == 2
@@ -94,13 +96,13 @@ async def test_children_with_more_inputs_than_fit_into_a_message_are_started_bit
 
 
 async def test_children_called_off_before_there_was_room_are_never_started(url: str, runtime: Runtime) -> None:
-    result, kept = await finished(url, runtime, flows.pacing_cancelled, 6, 900_000)
+    result, recorded = await finished(url, runtime, flows.pacing_cancelled, 6, 900_000)
     assert result == 3
     initiated = EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED
-    assert sum(event.event_type == initiated for event in kept.events) == 2
+    assert sum(event.event_type == initiated for event in recorded.events) == 2
 
 
-async def test_small_inputs_count_where_large_ones_are_kept_apart(tmp_path: Path) -> None:
+async def test_small_inputs_count_with_external_storage(tmp_path: Path) -> None:
     """Each of them is too small for the storage; together they are too large for a message."""
     url = f"{temporal_server.fresh_url()}?payloads={tmp_path}"
     async with serving(url, *FLOWS) as runtime:
@@ -110,14 +112,14 @@ async def test_small_inputs_count_where_large_ones_are_kept_apart(tmp_path: Path
 
 
 async def test_a_pace_lets_one_through_however_large() -> None:
-    begun: list[int] = []
+    starts: list[int] = []
     pace = StartLimiter(max_in_flight=2, max_bytes=10)
     for position, size in enumerate((50, 3, 4, 5)):
-        pace.start_when_possible(position, lambda position=position: begun.append(position), size)
-    assert begun == [0]
+        pace.start_when_possible(position, lambda position=position: starts.append(position), size)
+    assert starts == [0]
     pace.note_accepted(0)
-    assert begun == [0, 1]
+    assert starts == [0, 1]
     assert pace.discard_waiting(2)
     assert not pace.discard_waiting(1)
     pace.note_ended(0)
-    assert begun == [0, 1, 3]
+    assert starts == [0, 1, 3]

@@ -28,9 +28,9 @@ async def test_time_never_goes_back() -> None:
     clock.advance(10)
     clock.advance_to(clock.now() - 5)
     assert clock.datetime.second == 10
-    with pytest.raises(UsageError, match="a duration is not below zero"):
+    with pytest.raises(UsageError, match=r"is not a duration.*zero or longer"):
         clock.advance(-1)
-    with pytest.raises(UsageError, match="a duration is not below zero"):
+    with pytest.raises(UsageError, match=r"is not a duration.*zero or longer"):
         clock.advance(timedelta(seconds=-1))
 
 

@@ -344,7 +344,7 @@ async def test_without_the_package_the_error_says_what_to_install(
     [
         ({"name": "a b"}, "has a name of letters"),
         ({"name": "x", "retries": -1}, "retries=-1"),
-        ({"name": "x", "timeout": 0}, "timeout 0: a duration is longer than zero"),
+        ({"name": "x", "timeout": 0}, "timeout 0 is not a duration"),
         ({"name": "x", "only": "add"}, "a collection of names"),
         ({"name": "x", "prefix": "a b"}, "a model could not call it"),
         ({"name": "x", "effect": "twice"}, "is none of read, idempotent, once"),

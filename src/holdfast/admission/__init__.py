@@ -1,4 +1,4 @@
-"""When work may begin, and when it is tried again: queue limits, rates, schedules, budgets, retries, as arithmetic.
+"""When work may start, and when it is retried: queue limits, rates, schedules, budgets, and retries, as pure functions.
 
-Pure: the time and what is running are handed in, and nothing is remembered.
+The time and the running work are arguments, and nothing here has state.
 """

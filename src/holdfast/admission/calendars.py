@@ -1,34 +1,34 @@
-"""When a schedule fires. Pure: the time is handed in, and nothing is remembered.
+"""When a schedule fires. Pure: the time is an argument, and nothing here has state.
 
-A ``Timing`` stands for a set of moments, its *ticks*: whole seconds since the epoch. The set follows from the timing
-alone. Whoever asks, wherever they begin, and however long a worker has been up: they are told the same ticks. So a tick
-can be named (``make_tick_id``), the name is the id of the run that it starts, and as an id belongs to one run only, a
-tick fires once, however many workers see that it is due.
+A ``Timing`` is a set of moments, its *ticks*: whole seconds since the epoch. The set follows from the timing alone: all
+workers see the same ticks, wherever they begin, and however long they have been running. So a tick has a name
+(``make_tick_id``), which is the id of the run that it starts. An id belongs to one run only, so a tick fires once,
+however many workers see that it is due.
 
-A ``Cron`` is read by the clock on the wall in its time zone, UTC if none is named and never the machine's own, because
-the machines of a fleet need not agree about that one. The expressions are those of Debian's cron, as the library
-``cronsim`` reads them, with ``L`` (last day), ``LW`` (last working day), ``5L`` (last Friday), ``MON#1`` (first Monday)
-and seconds as a field in front of the other five. As in cron, a day matches if *either* day field does, unless one of
-them begins with a star: then both must.
+A ``Cron`` follows the wall clock of its time zone (default: UTC). It never uses the machine's own zone, because the
+machines of a fleet may have different ones. The expressions are those of Debian's cron, as the library ``cronsim``
+reads them, with ``L`` (last day), ``LW`` (last working day), ``5L`` (last Friday), ``MON#1`` (first Monday), and
+seconds as an optional first field. As in cron, a day matches if *either* day field does, unless one of them begins with
+a star: then both must.
 
-Twice a year many a wall clock is set, and a timing does then what cron does:
+When the wall clock changes for daylight saving time, a timing does what cron does:
 
-- A timing at fixed times, none of whose second, minute and hour fields begins with a star (``30 2 * * *``): an hour
-  that is left out does not lose its ticks, they fall together on the first moment after it (03:00). In an hour that
-  comes twice, they fire the first time only.
-- A timing with a star there (``*/15 * * * *``, ``0 */2 * * *``) goes by the clock: what is left out does not fire, and
-  what comes twice fires twice. So ``*/15 * * * *`` is always a quarter of an hour apart.
+- A timing at fixed times has no star at the beginning of its second, minute, and hour fields (``30 2 * * *``). If the
+  clock skips an hour, the ticks of that hour fire together at the first moment after it (03:00). If an hour comes
+  twice, they fire only the first time.
+- A timing with a star there (``*/15 * * * *``, ``0 */2 * * *``) follows the clock: skipped times do not fire, and
+  repeated times fire twice. So the ticks of ``*/15 * * * *`` are always a quarter of an hour apart.
 
-``cronsim`` is only ever asked about times without a zone, and the ticks are derived from those here. It knows zones
-too, but on the day of a change it then may pass over ticks or not, depending on where it was told to begin (in Lord
-Howe, where clocks are set by half an hour): two workers would disagree about a tick. And it takes a timing with seconds
-to go by the clock always; here ``0 30 2 * * *`` is the same as ``30 2 * * *``.
+This module gives ``cronsim`` only times without a zone, and derives the ticks from its answers. ``cronsim`` knows
+zones, but on the day of a change it may skip ticks depending on where it begins (in Lord Howe, where clocks change by
+half an hour), so two workers would disagree about a tick. It also treats every timing with seconds as following the
+clock; here ``0 30 2 * * *`` is the same as ``30 2 * * *``.
 
-An ``Interval`` counts elapsed time from a moment of its own, the epoch if none is given: ``every 15 min`` fires at the
-full quarters of an hour, and a new worker does not shift it.
+An ``Interval`` counts elapsed time from its start (default: the epoch): ``every 15 min`` fires at the full quarters of
+an hour, and a new worker does not shift it.
 
-What a zone's clock does is decided by governments, and told by the machine's time zone data. Machines whose data are of
-different age may disagree about ticks to come.
+Governments decide what a zone's clock does, and the machine's time zone data reports it. Machines with data of
+different ages may disagree about future ticks.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from holdfast.admission.time_zones import (
 from holdfast.errors import UsageError
 
 CatchUp = Literal["skip", "last", "all"]
-"""What becomes of ticks that nobody saw in time: none of them fires, the newest, or each."""
+"""What happens to missed ticks: none of them fires, the newest one, or all."""
 
 Overlap = Literal["allow", "skip"]
-"""Whether a tick fires while the run that was started before it is still under way."""
+"""Whether a tick fires while the run of the last tick is unfinished."""
 
 _MAX_TIMESTAMP = 221_845_392_000
-"""The year 9000: no tick is later, so that a search ahead stays within the years that a ``datetime`` can tell."""
+"""The year 9000: no tick is later, so that a search stays within the years that ``datetime`` supports."""
 
 
 class Timing(ABC):
@@ -72,25 +72,25 @@ class Timing(ABC):
 
     @staticmethod
     def parse(text: str) -> Timing:
-        """The timing that a text stands for.
+        """Parse a timing.
 
         ``0 2 * * *``, ``@daily``, ``0 2 * * MON-FRI in Europe/Berlin``, ``every 15 min``,
         ``every day from 2026-01-01T06:00:00Z``.
         """
         words = text.split()
         if words and words[0].lower() == "every":
-            span, start = _split_at_word(words[1:], "from")
-            if "in" in span.lower().split():
+            duration, start = _split_at_word(words[1:], "from")
+            if "in" in duration.lower().split():
                 raise UsageError(
                     f"{text!r}: an interval counts elapsed time, in which a time zone has no part. For a time of day "
                     f"use a cron expression, as in '0 6 * * * in Europe/Berlin'"
                 )
-            return make_interval(span, None if start is None else _parse_datetime(start))
+            return make_interval(duration, None if start is None else _parse_datetime(start))
         expression, zone = _split_at_word(words, "in")
         return Cron(expression, "UTC" if zone is None else zone)
 
     def list_ticks(self, after: float, until: float, limit: int | None = None) -> list[float]:
-        """The ticks behind ``after``, up to ``until`` and including it; the first ``limit`` of them."""
+        """The ticks after ``after``, up to and including ``until``; at most the first ``limit``."""
         first, last = _floor_to_second(after), _floor_to_second(until)
         return [float(tick) for tick in islice(takewhile(lambda tick: tick <= last, self._iter_forward(first)), limit)]
 
@@ -100,26 +100,26 @@ class Timing(ABC):
         return (float(tick) for tick in takewhile(lambda tick: tick > first, self._iter_backward(last)))
 
     def get_next_tick(self, after: float) -> float:
-        """The first tick behind ``after``; infinite if there is none before the year 9000."""
-        found = self.list_ticks(after, math.inf, 1)
-        return found[0] if found else math.inf
+        """The first tick after ``after``; infinite if there is none before the year 9000."""
+        ticks = self.list_ticks(after, math.inf, 1)
+        return ticks[0] if ticks else math.inf
 
     @abstractmethod
     def describe(self) -> str:
-        """For people to read."""
+        """A description for people."""
 
     @abstractmethod
     def _iter_forward(self, after: int) -> Iterator[int]:
-        """All ticks behind ``after``, in order."""
+        """All ticks after ``after``, in order."""
 
     @abstractmethod
     def _iter_backward(self, until: int) -> Iterator[int]:
-        """All ticks up to ``until`` and including it, from the last to the first."""
+        """All ticks up to and including ``until``, from the last to the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval(Timing):
-    """A tick every so many seconds, the first of them at ``start``."""
+    """A tick every ``seconds`` seconds, the first one at ``start``."""
 
     seconds: int
     start: int = 0
@@ -135,7 +135,7 @@ class Interval(Timing):
         return f"{text} from {_format_timestamp(self.start)}" if self.start else text
 
     def describe(self) -> str:
-        """As its text, with whole words."""
+        """Its text, with whole words."""
         return {"every s": "every second", "every min": "every minute"}.get(str(self), str(self))
 
     def _iter_forward(self, after: int) -> Iterator[int]:
@@ -153,7 +153,7 @@ class Interval(Timing):
 
 @dataclass(frozen=True, slots=True)
 class Cron(Timing):
-    """A cron expression of five fields, or six with seconds in front, and the time zone whose clock it is read by."""
+    """A cron expression of five fields, or six with seconds in front, and its time zone."""
 
     expression: str
     zone: str = "UTC"
@@ -169,34 +169,28 @@ class Cron(Timing):
 
     @property
     def is_fixed_time(self) -> bool:
-        """It is at fixed times: it neither loses ticks nor fires twice where the clock is set."""
+        """Whether it has fixed times: it neither loses ticks nor fires twice when the clock changes."""
         return not any(field.startswith("*") for field in self._split_fields()[:-3])
 
     def describe(self) -> str:
         """``at 02:00 every day (Europe/Berlin)``."""
         from cronsim import CronSim
 
-        told = CronSim(" ".join(self._split_fields()), WALL_EPOCH).explain()
-        return f"{told[:1].lower()}{told[1:]} ({self.zone})"
+        text = CronSim(" ".join(self._split_fields()), WALL_EPOCH).explain()
+        return f"{text[:1].lower()}{text[1:]} ({self.zone})"
 
     def _iter_forward(self, after: int) -> Iterator[int]:
-        zone = get_time_zone(self.zone)
-        return (
-            self._iter_fixed_forward(zone, after) if self.is_fixed_time else self._iter_wall_clock_forward(zone, after)
-        )
+        iterate = self._iter_fixed_forward if self.is_fixed_time else self._iter_wall_clock_forward
+        return iterate(get_time_zone(self.zone), after)
 
     def _iter_backward(self, until: int) -> Iterator[int]:
-        zone = get_time_zone(self.zone)
-        return (
-            self._iter_fixed_backward(zone, until)
-            if self.is_fixed_time
-            else self._iter_wall_clock_backward(zone, until)
-        )
+        iterate = self._iter_fixed_backward if self.is_fixed_time else self._iter_wall_clock_backward
+        return iterate(get_time_zone(self.zone), until)
 
-    # At fixed times, every time on the wall has one moment, and a later one never has an earlier moment.
+    # For fixed times, every wall time has one moment, and a later wall time never has an earlier moment.
 
     def _iter_fixed_forward(self, zone: tzinfo, after: int) -> Iterator[int]:
-        # When the clock has just been set back, the first times found have had their moment before `after`.
+        # When the clock has just been set back, the first wall times had their moments before `after`.
         for wall in self._iter_wall_times(after + get_utc_offset_s(zone, after) + 1):
             tick = find_first_timestamp(zone, wall)
             if tick > after:
@@ -213,8 +207,8 @@ class Cron(Timing):
                 yield tick
                 below = tick
 
-    # By the clock, a moment is a tick if what the wall shows then matches. From one change of the offset to the next,
-    # the two differ by a constant; `start` is the first moment (the last one, on the way back) not yet decided.
+    # Otherwise, a moment is a tick if its wall time matches. From one change of the offset to the next, the two differ
+    # by a constant; `start` is the first moment (the last one, backward) that is not decided yet.
 
     def _iter_wall_clock_forward(self, zone: tzinfo, after: int) -> Iterator[int]:
         at: int | None = after + 1
@@ -242,7 +236,7 @@ class Cron(Timing):
                 start = tick
 
     def _iter_wall_times(self, first: int) -> Iterator[int]:
-        """The times on the wall that match, from ``first`` on, as if the wall were in UTC."""
+        """The matching wall times from ``first`` on, as if the wall clock were in UTC."""
         return _iter_wall_times(self._split_fields(), first - 1, is_reverse=False)
 
     def _iter_wall_times_backward(self, last: int) -> Iterator[int]:
@@ -264,22 +258,22 @@ def make_interval(duration: Duration, start: datetime | float | None = None) -> 
                 f"'{start.isoformat(timespec='seconds')}Z' for UTC, or give the datetime a tzinfo"
             )
         start = (start - EPOCH) / SECOND
-    begin = 0.0 if start is None else float(start)
-    if not math.isfinite(begin) or begin != int(begin):
+    first = 0.0 if start is None else float(start)
+    if not math.isfinite(first) or first != int(first):
         raise UsageError(f"every {duration} from {start}: it must start at a whole second")
-    return Interval(int(seconds), int(begin))
+    return Interval(int(seconds), int(first))
 
 
-# What is due
+# Due ticks
 
 
 class DueTicks(NamedTuple):
-    """What a schedule is to do now."""
+    """The ticks of a schedule that are due."""
 
     ticks: tuple[float, ...]
     """The ticks to fire, oldest first."""
     fired_up_to: float
-    """The newest tick that is settled, whether it fires or was passed over. If it has not moved, nothing was due."""
+    """The newest tick that fires or was skipped. If it has not changed, nothing was due."""
 
 
 def find_due_ticks(
@@ -291,14 +285,14 @@ def find_due_ticks(
     *,
     grace_s: float = 60.0,
 ) -> DueTicks:
-    """The ticks to fire now, of those behind ``fired_up_to``, and what is settled afterwards.
+    """The ticks after ``fired_up_to`` to fire now.
 
-    A tick that is at most ``grace_s`` seconds old is on time, and fires whatever the policy. An older one was *missed*:
-    no worker was up, or the schedule was paused. ``skip`` fires none of these. ``last`` fires the newest, and that only
-    if no later tick fires anyway: a job that missed its nights is made up for once, however many nights they were.
-    ``all`` fires each. Never more than ``max_ticks`` fire at once: the newest, and the others are passed over.
+    A tick that is at most ``grace_s`` seconds old is on time, and fires whatever the policy is. An older one was
+    *missed*: no worker was running, or the schedule was paused. ``skip`` fires no missed tick. ``last`` fires the
+    newest one, if no later tick fires anyway: a job that missed some nights runs once. ``all`` fires each. At most
+    ``max_ticks`` fire at once: the newest ones. The others are skipped.
 
-    Asking again with the ``fired_up_to`` of the answer, at the same time or an earlier one, fires nothing.
+    Another call with the returned ``fired_up_to``, at the same time or earlier, fires nothing.
     """
     if catch_up not in get_args(CatchUp):
         raise UsageError(
@@ -307,12 +301,12 @@ def find_due_ticks(
         )
     if max_ticks < 1:
         raise UsageError(f"max_catch_up={max_ticks}: at least one tick must be allowed to fire at once")
-    found = list(islice(timing.iter_newest_first(fired_up_to, now), max_ticks))
-    if not found:
+    due = list(islice(timing.iter_newest_first(fired_up_to, now), max_ticks))
+    if not due:
         return DueTicks((), fired_up_to)
-    on_time = [tick for tick in found if now - tick <= grace_s]
-    fire = {"all": found, "last": on_time or found[:1], "skip": on_time}[catch_up]
-    return DueTicks(tuple(reversed(fire)), found[0])
+    on_time = [tick for tick in due if now - tick <= grace_s]
+    fired = {"all": due, "last": on_time or due[:1], "skip": on_time}[catch_up]
+    return DueTicks(tuple(reversed(fired)), due[0])
 
 
 def make_tick_id(schedule_name: str, tick: float) -> str:
@@ -346,7 +340,7 @@ _FIELD_HELP = (
 
 
 def _validate_expression(expression: str) -> str:
-    """The expression in its one spelling, if it is right."""
+    """The normalized expression. Raises ``UsageError``."""
     fields = expression.upper().split()
     if len(fields) == 1 and expression.strip().startswith("@"):
         nickname = expression.strip().lower()
@@ -360,16 +354,16 @@ def _validate_expression(expression: str) -> str:
             f"write 'every 15 min'; a time zone stands behind, as in '0 2 * * * in Europe/Berlin'"
         )
     names = _FIELD_HELP[-len(fields) :]
-    for place, (field, (name, allowed, example)) in enumerate(zip(fields, names, strict=True)):
-        # Each by itself among stars, so that it is certain which one is wrong.
+    for index, (field, (name, allowed, example)) in enumerate(zip(fields, names, strict=True)):
+        # Check each field among stars, to find out which one is wrong.
         alone = ["*"] * len(fields)
-        alone[place] = field
+        alone[index] = field
         if not _is_valid_cron(alone):
             zone = ". A time zone stands behind the word 'in', as in '0 2 * * * in Europe/Berlin'"
             raise UsageError(
                 f"cron expression {expression!r}: the {name} is {field!r}. Allowed are {allowed}; and of these a range "
-                "from "
-                f"the lower to the higher (a-b), a list (a,b), a step (*/n, a-b/n), or * for all. An example: {example}"
+                f"from the lower to the higher (a-b), a list (a,b), a step (*/n, a-b/n), or * for all. An example: "
+                f"{example}"
                 f"{zone if field.partition('/')[2][:1].isalpha() or field == 'UTC' else ''}"
             )
     if not _is_valid_cron(fields):
@@ -390,18 +384,18 @@ def _is_valid_cron(fields: list[str]) -> bool:
 
 
 def _iter_wall_times(fields: list[str], start: int, *, is_reverse: bool) -> Iterator[int]:
-    """The times that match, behind ``start`` or before it; none if fifty years pass without."""
+    """The matching times after or before ``start``; the search ends after fifty years without one."""
     from cronsim import CronSim
 
     for wall in CronSim(" ".join(fields), WALL_EPOCH + timedelta(seconds=start), reverse=is_reverse):
         yield (wall - WALL_EPOCH) // SECOND
 
 
-# Moments
+# Timestamps
 
 
 def _floor_to_second(timestamp: float) -> int:
-    """The last whole second up to the moment: ticks are whole seconds, so that nothing lies between."""
+    """The last whole second; there are no ticks between it and the timestamp."""
     if math.isnan(timestamp):
         raise UsageError("a moment is a number of seconds since the epoch, and not NaN")
     return math.floor(min(max(timestamp, -1), _MAX_TIMESTAMP))
@@ -419,8 +413,8 @@ def _format_timestamp(timestamp: int) -> str:
 
 
 def _split_at_word(words: list[str], separator: str) -> tuple[str, str | None]:
-    """The words before and behind the word ``separator``; ``None`` if it is not there."""
-    for place, word in enumerate(words):
+    """The words before and after the word ``separator``; ``None`` if it is missing."""
+    for index, word in enumerate(words):
         if word.lower() == separator:
-            return " ".join(words[:place]), " ".join(words[place + 1 :])
+            return " ".join(words[:index]), " ".join(words[index + 1 :])
     return " ".join(words), None

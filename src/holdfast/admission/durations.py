@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import timedelta
 from decimal import Decimal
@@ -21,28 +22,38 @@ _UNIT_WORDS = {
 _UNIT_SECONDS = {"week": 7 * 86400, "day": 86400, "hour": 3600, "min": 60, "s": 1}
 _SECONDS_BY_WORD = {word: _UNIT_SECONDS[unit] for unit, words in _UNIT_WORDS.items() for word in words}
 MAX_DURATION_S = 1000 * 366 * 86400
-"""Seconds: about a thousand years."""
+"""About a thousand years."""
 _PART_PATTERN = re.compile(r"(\d+(?:\.\d+)?)?\s*([a-z]+)\s*")
+_MONTHS_PATTERN = re.compile(r"\b\d*\s*(months?|mo|years?|yrs?|y)\b", re.IGNORECASE)
 
 
 def duration_to_seconds(duration: Duration, subject: str, *, may_be_zero: bool = False) -> float:
-    """The seconds of ``15 min``, ``1 h 30 min``, ``day``, 900, or a ``timedelta``. Raises ``UsageError``."""
+    """The seconds of ``15 min``, ``1 h 30 min``, ``day``, 900, or a ``timedelta``.
+
+    Raises ``UsageError``, which begins with ``subject``: the name of the argument.
+    """
     if isinstance(duration, str):
-        seconds = _parse_duration_text(duration, subject)
+        seconds = _parse_duration_text(duration)
     elif isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, bool) or not isinstance(duration, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{subject} {duration!r}: give seconds, a timedelta, or text such as '15 min'")
+        seconds = math.nan
     else:
         seconds = float(duration)
-    if not (0 < seconds <= MAX_DURATION_S or (may_be_zero and seconds == 0)):  # also false for NaN
-        least = "not below zero" if may_be_zero else "longer than zero"
-        raise UsageError(f"{subject} {duration}: a duration is {least} and shorter than a thousand years")
-    return seconds
+    if 0 < seconds <= MAX_DURATION_S or (may_be_zero and seconds == 0):  # false for NaN
+        return seconds
+    lower_bound = "zero or longer" if may_be_zero else "longer than zero"
+    hint = ""
+    if isinstance(duration, str) and _MONTHS_PATTERN.search(duration):
+        hint = ". Months differ in length: for those, use a cron expression such as '0 0 1 * *'"
+    raise UsageError(
+        f"{subject} {duration!r} is not a duration: use seconds, a timedelta, or text such as '15 min' or '1 h 30 min' "
+        f"(units: s, min, hour, day, week), {lower_bound} and shorter than a thousand years{hint}"
+    )
 
 
 def timeout_to_seconds(timeout: Duration | None, subject: str = "timeout") -> float | None:
-    """The seconds of a timeout; ``None``: none. A time that has passed is no time left. Raises ``UsageError``."""
+    """The seconds of a timeout, or ``None`` for no timeout. A negative number counts as 0. Raises ``UsageError``."""
     if timeout is None:
         return None
     if isinstance(timeout, int | float) and timeout < 0:
@@ -50,12 +61,12 @@ def timeout_to_seconds(timeout: Duration | None, subject: str = "timeout") -> fl
     return duration_to_seconds(timeout, subject, may_be_zero=True)
 
 
-def declared_seconds(duration: Duration | None, subject: str) -> float | None:
+def declared_seconds(duration: Duration | None, subject: str, *, may_be_zero: bool = False) -> float | None:
     """The seconds of an optional duration in a declaration. Raises ``DefinitionError``."""
     if duration is None:
         return None
     try:
-        return duration_to_seconds(duration, subject)
+        return duration_to_seconds(duration, subject, may_be_zero=may_be_zero)
     except UsageError as error:
         raise DefinitionError(str(error)) from None
 
@@ -69,20 +80,14 @@ def format_duration(seconds: float) -> str:
     return f"{Decimal(repr(seconds)):f} s"
 
 
-def _parse_duration_text(text: str, subject: str) -> float:
+def _parse_duration_text(text: str) -> float:
+    """The seconds of text such as ``1 h 30 min``; NaN if it is not a duration."""
     spelled, total, at = text.strip().lower(), Decimal(0), 0
     while at < len(spelled):
         part = _PART_PATTERN.match(spelled, at)
         length = None if part is None else _SECONDS_BY_WORD.get(part[2])
         if part is None or length is None:
-            wrong = f"{part[2]!r} is not a unit" if part else f"{spelled[at:]!r} lacks a number and a unit"
-            month = "; months differ in length: for those use a cron expression, as in '0 0 1 * *'"
-            raise UsageError(
-                f"{subject} {text}: {wrong}. The units are s, min, hour, day and week, as in '15 min' or '1 h 30 min'"
-                f"{month if part and part[2].startswith(('mo', 'y')) else ''}"
-            )
+            return math.nan
         total += Decimal(part[1] or 1) * length
         at = part.end()
-    if not spelled:
-        raise UsageError(f"{subject} is empty: give a duration, as in '15 min'")
-    return float(total)
+    return float(total) if spelled else math.nan

@@ -1,23 +1,24 @@
-"""Queues with limits: what they let begin, and when. Pure: what is running and what time it is are handed in.
+"""Queues with limits: which runs may start, and when. Pure: the running work and the time are arguments.
 
-A run waits in a queue until a worker takes it. A queue that is only a name has no limits. A ``Queue`` has some, which
-hold over the whole fleet:
+A run waits in a queue until a worker claims it. A queue that is only a name has no limits. A ``Queue`` has limits that
+hold for the whole fleet:
 
-- ``concurrency``: so many of its runs are executed at the same time. A run that is parked (it sleeps, or waits for a
-  signal, a person or another run) is not executed: it gives up its place, and gets one again when it goes on. So a run
-  can wait for others of its own queue.
-- ``rate``: how often its runs *begin*, or how many tokens their model calls use. Taking one up again, after a wait or a
-  crash, is no new beginning. Tokens are known when they have been used: then nothing begins until they are paid off.
+- ``concurrency``: how many of its runs execute at the same time. A parked run (it sleeps, or waits for a signal, a
+  person or another run) does not execute: it gives up its slot, and gets one again when it continues. So a run can wait
+  for others of its own queue.
+- ``rate``: how often its runs *start*, or how many tokens their model calls use. Continuing a run, after a wait or a
+  crash, is not a start. Tokens are counted when they have been used: if they exceed the rate, nothing starts until
+  the rate has made up for them.
 - ``per_key``: the same for each *key*, such as a customer, so that one of them cannot fill the queue.
 
-**Order.** Runs that have begun go first: what was paid for is finished. Then the higher priority, then *fairness*, then
-age. Fairness is between keys: each run that is put into a queue gets a ``turn`` among the runs of its priority (see
-``compute_next_turn``), and the lower one goes first. A key's runs have rising turns, and those of a key that comes late
-begin where the queue is now: so a customer with one run waits for one run of each of the others, and not for the ten
-thousand of the one who came first.
+**Order.** Runs that have started go first, because their work so far was paid for. Then comes the higher priority, then
+*fairness*, then age. Fairness is between keys: each queued run gets a ``turn`` among the runs of its priority (see
+``compute_next_turn``), and the lowest turn goes first. The turns of a key's runs increase, and those of a new key begin
+where the queue is now. So a customer with one run waits for one run of each of the others, not for the ten thousand
+runs of the customer who came first.
 
-A ``QueueAdmission`` is what a queue lets through at one moment. Whoever opens it must be the only one who does, and
-must write down how it was left.
+A ``QueueAdmission`` decides which runs a queue admits at one moment. Only one caller may use it at a time, and must
+store its rate usage afterwards.
 """
 
 from __future__ import annotations
@@ -35,19 +36,18 @@ from holdfast.errors import UsageError
 
 Rates = tuple[Rate, ...]
 RateInput = str | Rate | Sequence[str | Rate]
-"""A rate as users give it, or several that all count."""
+"""One rate, or several that all apply."""
 
 MAX_NAME_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """What a queue allows; whatever is not given is not limited."""
+    """The limits of a queue, and those of each of its keys."""
 
     concurrency: int | None = None
     rates: Rates = ()
     key_concurrency: int | None = None
-    """Of each key, as the next one."""
     key_rates: Rates = ()
 
     @property
@@ -57,23 +57,23 @@ class QueueLimits:
 
     @property
     def has_token_rate(self) -> bool:
-        """Whether what model calls use is charged to it."""
+        """Whether the tokens of model calls count."""
         return any(rate.unit == "tokens" for rate in (*self.rates, *self.key_rates))
 
     def describe(self) -> str:
-        """As people read it: ``10 at once, 100/min; each key: 2 at once``."""
+        """A description for people: ``10 at once, 100/min; each key: 2 at once``."""
         own = _describe_limits(self.concurrency, self.rates)
         each = _describe_limits(self.key_concurrency, self.key_rates)
         return "; ".join([*([own] if own else []), *([f"each key: {each}"] if each else [])]) or "no limits"
 
     def to_json(self) -> str:
-        """As it is kept in a column."""
+        """The stored form."""
         rates, key_rates = [str(rate) for rate in self.rates], [str(rate) for rate in self.key_rates]
         return json.dumps([self.concurrency, rates, self.key_concurrency, key_rates])
 
     @classmethod
     def from_json(cls, text: str) -> QueueLimits:
-        """What ``dump`` gave."""
+        """Read the stored form."""
         concurrency, rates, key_concurrency, key_rates = json.loads(text)
         return cls(concurrency, tuple(map(Rate.parse, rates)), key_concurrency, tuple(map(Rate.parse, key_rates)))
 
@@ -88,23 +88,23 @@ class PerKey:
         self.rates = _parse_rates(rate, "PerKey: ")
 
     def __repr__(self) -> str:
-        given = [f"concurrency={self.concurrency}"] * (self.concurrency is not None)
-        return f"PerKey({', '.join([*given, *([f'rate={[*map(str, self.rates)]}'] * bool(self.rates))])})"
+        args = [f"concurrency={self.concurrency}"] * (self.concurrency is not None)
+        return f"PerKey({', '.join([*args, *([f'rate={[*map(str, self.rates)]}'] * bool(self.rates))])})"
 
 
 class Queue:
-    """A queue with limits that hold over the whole fleet.
+    """A queue with limits that hold for the whole fleet.
 
     ``@workflow(queue=Queue("llm", concurrency=10, rate="100/min", per_key=2, key="{customer}"))``
 
     Args:
-        name: what it is called: ``holdfast worker --queue llm`` serves it.
-        concurrency: how many of its runs are executed at the same time.
-        rate: how many of its runs begin in a time, as in ``100/min``, or how many tokens their model calls use, as in
-            ``50000 tokens/min``; or a list of such, which all count.
+        name: its name: ``holdfast worker --queue llm`` serves it.
+        concurrency: how many of its runs execute at the same time.
+        rate: how many of its runs start in a time, as in ``100/min``, or how many tokens their model calls use, as in
+            ``50000 tokens/min``; or a list of rates that all apply.
         per_key: the same for each key: a number is a concurrency, a text a rate, ``PerKey(...)`` either or both.
-        key: which of a run's inputs are its key, as a template: ``"{customer}"``. A start can also be given its own, by
-            ``.options(key=...)``.
+        key: a template for the key of a run, made from its inputs: ``"{customer}"``. A start can also have a key of its
+            own: ``.options(key=...)``.
     """
 
     def __init__(
@@ -116,23 +116,23 @@ class Queue:
         per_key: int | RateInput | PerKey | None = None,
         key: str | None = None,
     ) -> None:
-        where = f"Queue({name!r}): "
+        prefix = f"Queue({name!r}): "
         self.name = validate_queue_name(name)
         caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         self.source_location = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        """Where it is made, for people."""
+        """The file and line of the caller, for error messages."""
         if key is not None and (not isinstance(key, str) or "{" not in key):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(
-                f"{where}key={key!r} is the same for all runs. Name an input in braces, as in key='{{customer}}'; or "
+                f"{prefix}key={key!r} is the same for all runs. Name an input in braces, as in key='{{customer}}'; or "
                 f"leave it out, and give starts their key: .options(key='acme')"
             )
         self.key = key
-        each = _parse_per_key(per_key, where)
+        key_limits = _parse_per_key(per_key, prefix)
         self.limits = QueueLimits(
-            concurrency=_validate_concurrency(concurrency, where),
-            rates=_parse_rates(rate, where),
-            key_concurrency=None if each is None else each.concurrency,
-            key_rates=() if each is None else each.rates,
+            concurrency=_validate_concurrency(concurrency, prefix),
+            rates=_parse_rates(rate, prefix),
+            key_concurrency=None if key_limits is None else key_limits.concurrency,
+            key_rates=() if key_limits is None else key_limits.rates,
         )
 
     def __repr__(self) -> str:
@@ -140,7 +140,7 @@ class Queue:
 
 
 def validate_queue_name(name: str) -> str:
-    """A name that can be a queue's. Raises ``UsageError``."""
+    """A valid name of a queue. Raises ``UsageError``."""
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"queue {name!r:.60}: a queue's name is a text of 1 to {MAX_NAME_LENGTH} printable characters")
     return name
@@ -154,7 +154,7 @@ def parse_limits(
     key_rate: RateInput | None,
     error_prefix: str,
 ) -> QueueLimits:
-    """Limits as people give them one by one. Raises ``UsageError``, which begins with ``error_prefix``."""
+    """Limits from separate arguments. Raises ``UsageError``, which begins with ``error_prefix``."""
     return QueueLimits(
         _validate_concurrency(concurrency, error_prefix),
         _parse_rates(rate, error_prefix),
@@ -164,27 +164,29 @@ def parse_limits(
 
 
 def compute_next_turn(queue_turn: int, key_turn: int | None) -> int:
-    """The turn of the next run of a key. All of it is among runs of the same priority: ``queue_turn`` is the highest
-    turn of one that has begun, ``key_turn`` the last one that this key was given."""
+    """The turn of the next run of a key, among runs of the same priority.
+
+    ``queue_turn`` is the highest turn of a run that has started, ``key_turn`` the last turn of this key.
+    """
     return queue_turn if key_turn is None else max(queue_turn, key_turn + 1)
 
 
 class Admission(Enum):
-    """Whether a queue lets a run through."""
+    """Whether a queue admits a run."""
 
     ADMITTED = "yes"
     QUEUE_LIMITED = "queue"
-    """Not now: the queue is full, or its rate is used up."""
+    """Not now: the queue is full, or its rate is exhausted."""
     KEY_LIMITED = "key"
-    """Not now: the key is at its limits. Others may pass."""
+    """Not now: the key is at its limits. Runs of other keys may be admitted."""
 
 
 RateUsage = Mapping[str, Sequence[float]]
-"""How much of each rate is used up, as it is kept: by what is counted, and in which time."""
+"""The stored usage of each rate, by its unit and window."""
 
 
 class QueueAdmission:
-    """What a queue lets through at one moment."""
+    """Decides which runs a queue admits at one moment."""
 
     def __init__(
         self,
@@ -195,9 +197,9 @@ class QueueAdmission:
         rate_usage: RateUsage,
         rate_usage_by_key: Mapping[str, RateUsage] | None = None,
     ) -> None:
-        """``running_by_key``: how many of its runs are executed, by key (``""`` for those without one).
+        """``running_by_key``: the number of executing runs by key (``""`` for runs without one).
 
-        ``rate_usage_by_key`` may be completed by ``set_key_usage`` when a key comes up that it has nothing of.
+        ``set_key_usage`` adds the usage of keys that are not in ``rate_usage_by_key``.
         """
         self.limits = limits
         self._now = now
@@ -205,37 +207,37 @@ class QueueAdmission:
         self._running_count = sum(running_by_key.values())
         self._meter = _RateMeter(limits.rates, rate_usage)
         self._key_meters: dict[str, _RateMeter] = {}
-        for key, numbers in (rate_usage_by_key or {}).items():
-            self.set_key_usage(key, numbers)
+        for key, usage in (rate_usage_by_key or {}).items():
+            self.set_key_usage(key, usage)
 
     def set_key_usage(self, key: str, usage: RateUsage) -> None:
-        """What a key has used of its rates."""
+        """Set the usage of a key's rates."""
         self._key_meters[key] = _RateMeter(self.limits.key_rates, usage)
 
-    # Asking
+    # Decisions
 
     @property
     def free_slot_count(self) -> int | None:
-        """How many more may be executed; ``None``: any number."""
+        """How many more runs may execute; ``None`` if there is no limit."""
         limit = self.limits.concurrency
         return None if limit is None else max(0, limit - self._running_count)
 
     @property
     def has_rate_capacity(self) -> bool:
-        """Whether one may begin, as far as the queue's own rates go."""
+        """Whether the queue's own rates allow a start."""
         return self._meter.has_capacity(self._now)
 
     def get_key_free_slot_count(self, key: str) -> int | None:
-        """How many more of a key may be executed, as far as the key's own limit goes; ``None``: any number."""
+        """How many more runs of a key may execute by the key's own limit; ``None`` if there is none."""
         limit = self.limits.key_concurrency
         return None if limit is None else max(0, limit - self._running_by_key[key])
 
     def has_key_rate_capacity(self, key: str) -> bool:
-        """Whether one of a key may begin, as far as the key's own rates go."""
+        """Whether the key's own rates allow a start."""
         return self._get_key_meter(key).has_capacity(self._now)
 
     def decide(self, key: str, *, has_started: bool) -> Admission:
-        """Whether a run may be taken now. One that ``has_started`` needs a place, and nothing of the rates."""
+        """Whether a run may be claimed now. A run that ``has_started`` needs a slot, but does not count for rates."""
         if self.free_slot_count == 0 or not (has_started or self.has_rate_capacity):
             return Admission.QUEUE_LIMITED
         if self.get_key_free_slot_count(key) == 0 or not (has_started or self.has_key_rate_capacity(key)):
@@ -243,17 +245,17 @@ class QueueAdmission:
         return Admission.ADMITTED
 
     def get_next_start_at(self) -> float:
-        """From when on the queue's own rates let one begin; 0: they do."""
+        """When the queue's own rates allow the next start; 0 if they do now."""
         return self._meter.get_next_start_at()
 
     def get_key_next_start_at(self, key: str) -> float:
-        """The same, of a key's own rates."""
+        """The same for a key's own rates."""
         return self._get_key_meter(key).get_next_start_at()
 
-    # Changing
+    # Changes
 
     def admit(self, key: str, *, has_started: bool) -> None:
-        """A run that was admitted is taken."""
+        """Count a run that was admitted."""
         self._running_by_key[key] += 1
         self._running_count += 1
         if not has_started:
@@ -261,19 +263,19 @@ class QueueAdmission:
             self._get_key_meter(key).take_start(self._now)
 
     def charge_tokens(self, key: str, tokens: int, at: float) -> None:
-        """Model calls of a run of this key have used so many tokens."""
+        """Count the tokens of a run of this key."""
         self._meter.charge_tokens(at, tokens)
         self._get_key_meter(key).charge_tokens(at, tokens)
 
-    # To be kept
+    # The state to store
 
     @property
     def rate_usage(self) -> RateUsage:
-        """How much of the queue's own rates is used up now."""
+        """The usage of the queue's own rates."""
         return self._meter.to_usage()
 
     def get_key_rate_usage(self, key: str) -> RateUsage:
-        """The same, of a key's own."""
+        """The usage of a key's own rates."""
         return self._get_key_meter(key).to_usage()
 
     def _get_key_meter(self, key: str) -> _RateMeter:
@@ -284,7 +286,7 @@ class QueueAdmission:
 
 
 class _RateMeter:
-    """How much of some rates is used up."""
+    """The usage of some rates."""
 
     def __init__(self, rates: Rates, usage: RateUsage) -> None:
         self._states = [RateState.from_numbers(rate, usage.get(_make_rate_key(rate), ())) for rate in rates]
@@ -306,12 +308,12 @@ class _RateMeter:
 
 
 def _make_rate_key(rate: Rate) -> str:
-    """What a rate's state is kept under: when only how much is allowed has changed, it goes on."""
+    """The key of a rate's stored state, which stays when only ``max_count`` changes."""
     return f"{rate.unit}/{rate.window_s}"
 
 
 def _get_start_amount(rate: Rate) -> int:
-    """What one run takes when it begins: its tokens are charged when they are known."""
+    """The amount that the start of a run takes: its tokens are charged when they are known."""
     return 1 if rate.unit == "calls" else 0
 
 
@@ -319,37 +321,35 @@ def _describe_limits(concurrency: int | None, rates: Rates) -> str:
     return ", ".join([*([] if concurrency is None else [f"{concurrency} at once"]), *map(str, rates)])
 
 
-def _parse_per_key(given: int | RateInput | PerKey | None, error_prefix: str) -> PerKey | None:
-    if given is None or isinstance(given, PerKey):
-        return given
-    if isinstance(given, int):
-        return PerKey(concurrency=_validate_concurrency(given, f"{error_prefix}per_key: "))
-    return PerKey(rate=_parse_rates(given, f"{error_prefix}per_key: "))
+def _parse_per_key(per_key: int | RateInput | PerKey | None, error_prefix: str) -> PerKey | None:
+    if per_key is None or isinstance(per_key, PerKey):
+        return per_key
+    if isinstance(per_key, int):
+        return PerKey(concurrency=_validate_concurrency(per_key, f"{error_prefix}per_key: "))
+    return PerKey(rate=_parse_rates(per_key, f"{error_prefix}per_key: "))
 
 
-def _validate_concurrency(given: int | None, error_prefix: str) -> int | None:
-    if given is None:
+def _validate_concurrency(concurrency: int | None, error_prefix: str) -> int | None:
+    if concurrency is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
-            f"{error_prefix}concurrency={given!r} must be a whole number, 1 or more. To let nothing begin, pause the "
-            "queue: "
-            f"holdfast queues pause"
+            f"{error_prefix}concurrency={concurrency!r} must be a whole number, 1 or more. To let nothing begin, pause "
+            f"the queue: holdfast queues pause"
         )
-    return given
+    return concurrency
 
 
-def _parse_rates(given: RateInput | None, error_prefix: str) -> Rates:
-    if given is None:
+def _parse_rates(rate: RateInput | None, error_prefix: str) -> Rates:
+    if rate is None:
         return ()
-    several: object = [given] if isinstance(given, str | Rate) else given
-    if not isinstance(several, list | tuple) or not several:
+    items: object = [rate] if isinstance(rate, str | Rate) else rate
+    if not isinstance(items, list | tuple) or not items:
         raise UsageError(
-            f"{error_prefix}rate={given!r}: give a text such as '100/min' or '50000 tokens/min', or a list of such "
-            "texts"
+            f"{error_prefix}rate={rate!r}: give a text such as '100/min' or '50000 tokens/min', or a list of such texts"
         )
-    several = cast("Sequence[str | Rate]", several)
-    rates = tuple(one if isinstance(one, Rate) else _parse_rate(one, error_prefix) for one in several)
+    items = cast("Sequence[str | Rate]", items)
+    rates = tuple(item if isinstance(item, Rate) else _parse_rate(item, error_prefix) for item in items)
     if len({_make_rate_key(rate) for rate in rates}) < len(rates):
         raise UsageError(
             f"{error_prefix}rate={[*map(str, rates)]} limits the same twice: give one rate for each time and unit"

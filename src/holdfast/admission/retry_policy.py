@@ -1,4 +1,4 @@
-"""When a failed attempt is made again, and after how long. Pure: time and randomness are arguments."""
+"""Whether a failed attempt is retried, and after how long. Pure: time and randomness are arguments."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from holdfast.admission.durations import Duration, duration_to_seconds
-from holdfast.errors import DefinitionError, UsageError
+from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.errors import DefinitionError
 
 ExceptionTypes = tuple[type[BaseException], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a failed attempt is made again: exponential backoff with jitter, bounded by a count, a time, or both.
+    """When to retry a failed attempt: exponential backoff with jitter, bounded by a count, a time, or both.
 
-    The defaults are meant for trouble that passes by itself, such as a provider's outage: retry for a day, at least
-    every five minutes. Durations are seconds, a ``timedelta``, or text such as ``3 days``; they are kept as seconds.
+    The defaults suit trouble that passes by itself, such as a provider's outage: retry for a day, at least every five
+    minutes. Durations are seconds, a ``timedelta``, or text such as ``3 days``; they are stored as seconds.
     """
 
     retries: int | None = None
@@ -29,15 +29,15 @@ class RetryPolicy:
     max_backoff: Duration = 300.0
     """The longest wait, unless the error itself asks for a longer one."""
     jitter: float = 0.5
-    """The share of each wait that is drawn at random, so that many failed calls do not come back at the same time."""
+    """The random share of each wait, which keeps many failed calls from coming back at the same time."""
     give_up_after: Duration | None = 86_400.0
-    """How long after the first failure the last attempt is made; ``None``: only ``retries`` is a limit."""
+    """The longest time from the first failure to the last attempt; ``None``: only ``retries`` is a limit."""
     retry_on: ExceptionTypes = (Exception,)
-    """Only these are retried."""
+    """The exceptions to retry."""
     retry_if: Callable[[BaseException], bool] | None = None
-    """Only those of them for which this returns true."""
+    """Narrows ``retry_on``: retry only if this returns true."""
     give_up_on: ExceptionTypes = ()
-    """These are never retried."""
+    """The exceptions never to retry."""
     read_retry_after: Callable[[BaseException], float | None] | None = None
     """The seconds that an error itself asks to wait (a server's ``Retry-After``), or ``None`` if it does not say."""
 
@@ -45,15 +45,15 @@ class RetryPolicy:
         retries: Any = self.retries
         if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int) or retries < 0):
             raise DefinitionError(f"RetryPolicy: retries={retries!r} must be a whole number, 0 or more, or None")
-        for name, least in (("factor", 1.0), ("jitter", 0.0)):
-            _check_number(name, getattr(self, name), least)
+        for name, min_value in (("factor", 1.0), ("jitter", 0.0)):
+            _check_number(name, getattr(self, name), min_value)
         if self.jitter > 1.0:
             raise DefinitionError(f"RetryPolicy: jitter={self.jitter!r} must be between 0 and 1")
-        durations = {"backoff": self.backoff, "max_backoff": self.max_backoff}
-        if self.give_up_after is not None:
-            durations["give_up_after"] = self.give_up_after
-        for name, duration in durations.items():
-            object.__setattr__(self, name, _to_seconds(name, duration))
+        for name in ("backoff", "max_backoff", "give_up_after"):
+            seconds = declared_seconds(getattr(self, name), f"RetryPolicy: {name}", may_be_zero=True)
+            if seconds is None and name != "give_up_after":
+                raise DefinitionError(f"RetryPolicy: {name}=None must be a duration")
+            object.__setattr__(self, name, seconds)
 
     def should_retry(self, attempt: int, error: BaseException) -> bool:
         """Whether attempt number ``attempt``, which failed with ``error``, may be followed by another."""
@@ -67,7 +67,7 @@ class RetryPolicy:
         """Seconds to wait after attempt number ``attempt`` failed; ``random_value`` is a random number in [0, 1).
 
         The wait is never shorter than the backoff, nor than what the error asks for (``requested_s``). Jitter shortens
-        the backoff but adds to what was asked for: everybody who was told to wait was told the same.
+        the backoff but adds to the requested wait, because a server asks all its callers for the same one.
         """
         # The exponent is bounded so that a large attempt number cannot overflow a float.
         backoff_s, max_backoff_s = cast("float", self.backoff), cast("float", self.max_backoff)
@@ -90,20 +90,13 @@ class RetryPolicy:
         return None if self.is_past_limit(failing_for_s + wait) else wait
 
     def is_past_limit(self, failing_for_s: float) -> bool:
-        """Whether no attempt is made so long after the first failure."""
+        """Whether it is too late for another attempt, this long after the first failure."""
         return self.give_up_after is not None and failing_for_s > cast("float", self.give_up_after)
 
 
 def _check_number(name: str, value: Any, min_value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= min_value:
         raise DefinitionError(f"RetryPolicy: {name}={value!r} must be a number, {min_value:g} or more")
-
-
-def _to_seconds(name: str, duration: Duration) -> float:
-    try:
-        return duration_to_seconds(duration, f"RetryPolicy: {name}", may_be_zero=True)
-    except UsageError as error:
-        raise DefinitionError(str(error)) from None
 
 
 NO_RETRIES = RetryPolicy(retries=0)

@@ -1,6 +1,6 @@
-"""Time zones: which moment a time on the wall stands for, and when the clock there is set.
+"""Time zones: the moments of wall times, and the changes of the clock.
 
-Moments are whole seconds since the epoch, and times on the wall are counted likewise, as if the wall were in UTC.
+Timestamps are whole seconds since the epoch. Wall times are counted in the same way, as if the wall clock were in UTC.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ SECOND = timedelta(seconds=1)
 DAY_S = 86400
 
 _MACHINE_SPECIFIC_PREFIXES = ("localtime", "posixrules", "posix/", "right/")
-"""Names that stand for another zone on every machine, or count leap seconds."""
+"""Names of zones that differ between machines, or that count leap seconds."""
 
 
 def get_time_zone(name: str) -> tzinfo:
-    """The zone of this name. Raises ``UsageError`` for one that is not known on every machine."""
+    """The zone of this name. Raises ``UsageError`` for one that not every machine knows."""
     if name == "UTC":
-        return UTC  # it needs no data, which a bare machine may not have
+        return UTC  # which needs no time zone data
     try:
         if name.startswith(_MACHINE_SPECIFIC_PREFIXES):
             raise zoneinfo.ZoneInfoNotFoundError(name)
@@ -45,7 +45,7 @@ def get_time_zone(name: str) -> tzinfo:
 
 
 def get_utc_offset_s(zone: tzinfo, timestamp: int) -> int:
-    """How many seconds the clock on the wall is ahead of UTC."""
+    """How far the wall clock is ahead of UTC."""
     if zone is UTC:
         return 0
     return _read_utc_offset_s((EPOCH + timedelta(seconds=timestamp)).astimezone(zone))
@@ -57,22 +57,22 @@ def _read_utc_offset_s(local: datetime) -> int:
 
 
 def find_first_timestamp(zone: tzinfo, wall_time: int) -> int:
-    """When the wall first shows this time, or has just passed over it."""
+    """When the wall clock first shows this time, or has just skipped it."""
     if zone is UTC:
         return wall_time
     local = (WALL_EPOCH + timedelta(seconds=wall_time)).replace(tzinfo=zone)
     first, second = wall_time - _read_utc_offset_s(local), wall_time - _read_utc_offset_s(local.replace(fold=1))
-    # Python reads a time that is left out by the offset before the change, and with `fold` by the one after it: only
-    # then is the first moment the later one, and the change lies between the two.
+    # Python applies the offset before the change to a skipped time, and with `fold` the offset after it. Only then is
+    # the first timestamp the later one, and the change is between the two.
     return first if first <= second else _find_transition(zone, second, first)
 
 
 _PROBE_STEP_S = 3 * DAY_S
-"""No clock is set twice in so short a time. (It was so twice in four days, and will be twice in a week, in Gaza.)"""
+"""No clock changes twice in this time. (The shortest known interval is four days, in Gaza.)"""
 
 
 def find_first_transition(zone: tzinfo, low: int, high: int) -> int | None:
-    """The first moment behind ``low``, up to ``high``, from which on the wall has another offset; if there is one."""
+    """The first moment after ``low``, up to ``high``, at which the offset changes; ``None`` if there is none."""
     offset = get_utc_offset_s(zone, low)
     while zone is not UTC and low < high:
         probe = min(low + _PROBE_STEP_S, high)
@@ -83,7 +83,7 @@ def find_first_transition(zone: tzinfo, low: int, high: int) -> int | None:
 
 
 def find_last_transition(zone: tzinfo, low: int, high: int) -> int | None:
-    """The last such moment."""
+    """The last moment after ``low``, up to ``high``, at which the offset changes; ``None`` if there is none."""
     offset = get_utc_offset_s(zone, high)
     while zone is not UTC and low < high:
         probe = max(high - _PROBE_STEP_S, low)
@@ -94,7 +94,7 @@ def find_last_transition(zone: tzinfo, low: int, high: int) -> int | None:
 
 
 def _find_transition(zone: tzinfo, low: int, high: int) -> int:
-    """The moment of the one change between the two."""
+    """The moment of the only change between the two."""
     after = get_utc_offset_s(zone, high)
     while high - low > 1:
         middle = (low + high) // 2

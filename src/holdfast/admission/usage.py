@@ -1,10 +1,10 @@
-"""What model calls use up, and how much of it a run may use.
+"""The usage of model calls, and the budgets of runs.
 
 Money is counted in billionths of a dollar, as whole numbers, so that sums in a database are exact.
 
-A run's usage includes that of the runs it has started, and of those they have started. So a budget holds for the whole
-family: before a model call, what it is expected to use is *reserved* with every budget above it, and when its outcome
-is recorded, what it has really used takes the place of the reservation. A call that would pass a budget is not made.
+A run's usage includes that of the whole run tree below it, and so does its budget. Before a model call, its expected
+usage is *reserved* with every budget above it. When its outcome is recorded, its real usage replaces the reservation. A
+call that would exceed a budget is not made.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ NANO_PER_USD = 1_000_000_000
 """Billionths of a dollar in a dollar."""
 
 BUDGET_SIGNAL = "holdfast:budget"
-"""The signal that lets a run go on whose next model call would have passed a budget: there is more of it now."""
+"""The signal that a budget was raised, for a run that waits because its next model call would exceed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one model call, or all of them in a run, have used."""
+    """The usage of one model call, or of all calls of a run."""
 
     calls: int = 0
     """Model calls that were answered: the turns of an agent."""
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Those of the input tokens that the provider had in its cache."""
+    """The input tokens that the provider had in its cache."""
     nano_usd: int = 0
-    """What the calls whose price is known have cost, in billionths of a dollar."""
+    """The cost of the calls with a known price, in billionths of a dollar."""
     unpriced: int = 0
-    """Calls of models whose price is not known: they count as tokens only."""
+    """Calls of models with an unknown price: they count as tokens only."""
     seconds: float = 0.0
-    """The time at work: in model calls and tools, without the time that a run waits. Kept for runs with a budget."""
+    """The time in model calls and tools, without the time that a run waits. Recorded for runs with a budget."""
 
     @property
     def tokens(self) -> int:
@@ -47,7 +47,7 @@ class Usage:
 
     @property
     def cost(self) -> Decimal | None:
-        """The cost in dollars of the calls whose price is known; ``None`` when that is none of them."""
+        """The cost in dollars of the calls with a known price; ``None`` when no call has one."""
         if self.calls and self.unpriced >= self.calls:
             return None
         return Decimal(self.nano_usd) / NANO_PER_USD
@@ -75,13 +75,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much a run may use, together with all the runs that it starts. What is not given is not limited.
+    """How much a run may use, together with all the runs that it starts. Arguments that are left out are not limited.
 
     Args:
         usd: dollars. The price of every model must be known (see ``genai-prices``).
         tokens: input and output tokens.
         turns: model calls.
-        seconds: time at work, in model calls and tools; the time that a run waits does not count.
+        seconds: the time in model calls and tools; the time that a run waits does not count.
     """
 
     usd: float | Decimal | None = None
@@ -90,10 +90,10 @@ class Budget:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in ("usd", "tokens", "turns", "seconds")}
-        if all(value is None for value in given.values()):
+        limits = {name: getattr(self, name) for name in ("usd", "tokens", "turns", "seconds")}
+        if all(value is None for value in limits.values()):
             raise UsageError("Budget(): say what is limited, as in Budget(usd=1.5) or Budget(tokens=100_000)")
-        for name, value in given.items():
+        for name, value in limits.items():
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
@@ -109,13 +109,13 @@ class Budget:
         return None if self.usd is None else int(Decimal(str(self.usd)) * NANO_PER_USD)
 
     def to_limits(self) -> BudgetLimits:
-        """The limits as the stores keep them."""
-        tokens, turns = (None if most is None else int(most) for most in (self.tokens, self.turns))
+        """The limits in the units of the stores."""
+        tokens, turns = (None if limit is None else int(limit) for limit in (self.tokens, self.turns))
         return BudgetLimits(self.nano_usd, tokens, turns, self.seconds)
 
     @classmethod
     def from_limits(cls, limits: BudgetLimits) -> Budget:
-        """The budget whose ``to_limits`` these are."""
+        """The budget with these limits."""
         usd = None if limits.nano_usd is None else float(Decimal(limits.nano_usd) / NANO_PER_USD)
         return cls(usd, limits.tokens, limits.calls, limits.seconds)
 
@@ -130,34 +130,34 @@ class BudgetLimits(NamedTuple):
 
 
 class BudgetShortage(NamedTuple):
-    """Why a reservation was refused: one budget, and what of it would be passed."""
+    """Why a reservation was refused: the budget, and the limit that it would exceed."""
 
     run_id: str
-    """The run that has the budget: the one that asks, or one above it."""
+    """The run with the budget: the caller's run, or one above it."""
     limit_name: str
     """``usd``, ``tokens``, ``turns`` or ``seconds``; ``price``: a budget in dollars, and a call of unknown price."""
     max_amount: float
     """The limit itself; dollars for ``usd``."""
     used: float
     reserved: float
-    """What other calls in flight may use."""
+    """The reservations of other calls in flight."""
     expected: float
-    """What the call is expected to use."""
+    """The expected usage of the call."""
     is_temporary: bool
-    """It is refused only because of what others have reserved: once their outcomes are known, it may be granted."""
+    """Only the reservations of other calls are in the way: it may be granted once their outcomes are known."""
 
     @property
     def is_exhausted(self) -> bool:
-        """It may be granted once somebody has raised the budget, and not before."""
+        """Whether it can be granted only after the budget is raised."""
         return not self.is_temporary and self.limit_name != "price"
 
 
 def find_shortage(
     run_id: str, limits: BudgetLimits, used: Usage, reserved: Usage, expected: Usage
 ) -> BudgetShortage | None:
-    """The limit that a call would pass, if there is one; rather one that it would pass whatever others do.
+    """The limit that a call would exceed, if any; preferably one that it would exceed without other reservations.
 
-    Time is not reserved: nobody knows how long a call will take. A call may begin as long as there is some left.
+    Time is not reserved, because the duration of a call is unknown. A call may start as long as there is time left.
     """
     if limits.seconds is not None and used.seconds >= limits.seconds:
         return BudgetShortage(run_id, "seconds", limits.seconds, used.seconds, 0.0, 0.0, is_temporary=False)
@@ -165,18 +165,19 @@ def find_shortage(
         return BudgetShortage(
             run_id, "price", limits.nano_usd / NANO_PER_USD, used.nano_usd / NANO_PER_USD, 0.0, 0.0, is_temporary=False
         )
-    passed: BudgetShortage | None = None
-    for name, most, has, others, more in (
+    shortage: BudgetShortage | None = None
+    for name, limit, used_amount, reserved_amount, expected_amount in (
         ("usd", limits.nano_usd, used.nano_usd, reserved.nano_usd, expected.nano_usd),
         ("tokens", limits.tokens, used.tokens, reserved.tokens, expected.tokens),
         ("turns", limits.calls, used.calls, reserved.calls, expected.calls),
     ):
-        if most is None or has + others + more <= most:
+        if limit is None or used_amount + reserved_amount + expected_amount <= limit:
             continue
         unit = NANO_PER_USD if name == "usd" else 1
-        passing = has + more <= most
-        if passed is None or not passing:
-            passed = BudgetShortage(run_id, name, most / unit, has / unit, others / unit, more / unit, passing)
-        if not passing:
+        is_temporary = used_amount + expected_amount <= limit
+        if shortage is None or not is_temporary:
+            amounts = (limit / unit, used_amount / unit, reserved_amount / unit, expected_amount / unit)
+            shortage = BudgetShortage(run_id, name, *amounts, is_temporary)
+        if not is_temporary:
             break
-    return passed
+    return shortage

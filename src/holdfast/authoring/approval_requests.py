@@ -99,7 +99,7 @@ class ApprovalPolicy:
     def __post_init__(self) -> None:
         what = "an approval's"
         for name in ("timeout", "remind_every"):
-            object.__setattr__(self, name, declared_seconds(getattr(self, name), f"{what} {name}="))
+            object.__setattr__(self, name, declared_seconds(getattr(self, name), f"{what} {name}"))
         if not isinstance(self.assignee, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"{what} assignee= is the name of somebody, not {self.assignee!r}")
         next_ones = (self.escalate_to,) if isinstance(self.escalate_to, str) else tuple(self.escalate_to)

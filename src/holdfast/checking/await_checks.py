@@ -1,8 +1,7 @@
-"""Steps, signals and children that workflow code calls and does not wait for.
+"""Finds steps, signals and children that workflow code calls but does not await.
 
-A call of a step gives a coroutine: until something awaits it, nothing has happened. Whether something does is followed
-through expressions and through names; where a coroutine goes somewhere that cannot be seen, it is taken to be in good
-hands.
+A call of a step returns a coroutine: until something awaits it, nothing happens. This module follows coroutines through
+expressions and names. Where it loses track of a coroutine, it assumes that something awaits it.
 """
 
 from __future__ import annotations
@@ -30,38 +29,38 @@ _TASK_FACTORIES = {
 }
 _VALUE_BUILTINS = {"print", "str", "repr", "len", "int", "float", "bool", "sum", "sorted", "min", "max", "round", "abs",
                  "list", "tuple", "set", "dict", "enumerate", "zip", "range"}  # fmt: skip
-"""Builtins that can do nothing with a coroutine."""
+"""Builtins that cannot do anything useful with a coroutine."""
 _COROUTINE_METHODS = {"send", "throw", "close", "add_done_callback", "cancel", "result", "done"}
 
 
 class _CoroutineUse(Enum):
-    """What becomes of a coroutine."""
+    """What the code does with a coroutine."""
 
-    FINE = "awaited, or handed on"
+    FINE = "awaited, or passed on"
     DROPPED = "dropped where it was made"
     USED_AS_VALUE = "used as if it were the outcome"
-    NEVER_USED = "kept under a name that nothing uses"
+    NEVER_USED = "assigned to a name that nothing uses"
     RETURNED = "the result of the run"
 
 
 def find_await_violations(program: WorkflowModule, code: WorkflowFunction) -> Iterator[Violation]:
-    """The faults in one function."""
-    follower = _CoroutineTracker(program, code)
+    """The violations in one function."""
+    tracker = _CoroutineTracker(program, code)
     for node, scope in program.walk(code.node):
         if not isinstance(node, ast.Call):
             continue
-        what = f"`{_format_call(node)}`"
+        code_text = f"`{_format_call(node)}`"
         if _is_task_call(program, node, scope):
-            if isinstance(follower.get_parent(node), ast.Expr):
+            if isinstance(program.module.scopes.parents[node], ast.Expr):
                 yield Violation(
                     "await",
-                    what,
+                    code_text,
                     node,
                     "keep the task and `await` it, or use `asyncio.TaskGroup`",
                     "nothing awaits the task, so the run may end before it, and its errors are lost",
                 )
         elif noun := _describe_callee(program, node, scope):
-            yield from _make_violations(follower.classify(node, scope), what, noun, node)
+            yield from _make_violations(tracker.classify(node, scope), code_text, noun, node)
 
 
 def _make_violations(use: _CoroutineUse, code_text: str, noun: str, node: ast.Call) -> Iterator[Violation]:
@@ -81,7 +80,7 @@ def _make_violations(use: _CoroutineUse, code_text: str, noun: str, node: ast.Ca
 
 
 def _describe_callee(program: WorkflowModule, node: ast.Call, scope: Scope) -> str:
-    """What a call that gives a coroutine is called; empty for any other."""
+    """A noun for the callee, if the call returns a coroutine; otherwise empty."""
     value = program.resolver.resolve(node, scope)
     if value is None:
         return ""
@@ -98,36 +97,34 @@ def _is_task_call(program: WorkflowModule, node: ast.Call, scope: Scope) -> bool
 
 
 class _CoroutineTracker:
-    """Follows coroutines through one function."""
+    """Follows the coroutines of one function."""
 
     def __init__(self, program: WorkflowModule, code: WorkflowFunction) -> None:
         self._program = program
         self._code = code
         self._parents = program.module.scopes.parents
 
-    def get_parent(self, node: ast.AST) -> ast.AST:
-        """The node around a node."""
-        return self._parents[node]
+    def classify(
+        self, node: ast.expr, scope: Scope, *, in_container: bool = False, by_name: bool = False
+    ) -> _CoroutineUse:
+        """What the code does with the coroutine that an expression returns.
 
-    def classify(self, node: ast.expr, scope: Scope) -> _CoroutineUse:
-        """What becomes of the coroutine that an expression gives."""
-        return self._classify(node, scope, in_container=False, by_name=False)
-
-    def _classify(self, node: ast.expr, scope: Scope, *, in_container: bool, by_name: bool) -> _CoroutineUse:
+        ``in_container``: it is an element of the expression's value; ``by_name``: the expression is a name for it.
+        """
         parent = self._parents[node]
         match parent:
             case ast.Expr():
                 return _CoroutineUse.FINE if by_name else _CoroutineUse.DROPPED
             case ast.List() | ast.Tuple() | ast.Set() | ast.Dict() | ast.Starred():
-                return self._classify(parent, scope, in_container=True, by_name=by_name)
+                return self.classify(parent, scope, in_container=True, by_name=by_name)
             case ast.ListComp(elt=element) | ast.SetComp(elt=element) | ast.GeneratorExp(elt=element):
                 if element is not node:
                     return _CoroutineUse.FINE
-                return self._classify(parent, scope, in_container=True, by_name=by_name)
+                return self.classify(parent, scope, in_container=True, by_name=by_name)
             case ast.DictComp(value=element) if element is node:
-                return self._classify(parent, scope, in_container=True, by_name=by_name)
+                return self.classify(parent, scope, in_container=True, by_name=by_name)
             case ast.IfExp(test=test) if test is not node:
-                return self._classify(parent, scope, in_container=in_container, by_name=by_name)
+                return self.classify(parent, scope, in_container=in_container, by_name=by_name)
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if not by_name:
                 return self._classify_name(name, scope, in_container)
             case ast.Return() if self._code.is_workflow and not by_name and self._is_workflow_return(parent):
@@ -137,18 +134,18 @@ class _CoroutineTracker:
                 return _CoroutineUse.USED_AS_VALUE if used else _CoroutineUse.FINE
 
     def _is_workflow_return(self, node: ast.Return) -> bool:
-        """Whether this is the workflow's own return, and it does not return what it was told to by a lambda."""
-        around: ast.AST = node
-        while not isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef):
-            around = self._parents[around]
-        return around is self._code.node and isinstance(around, ast.AsyncFunctionDef)
+        """Whether this is the return of the workflow itself, and not of a function inside it."""
+        function: ast.AST = node
+        while not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = self._parents[function]
+        return function is self._code.node and isinstance(function, ast.AsyncFunctionDef)
 
     def _classify_name(self, name: str, scope: Scope, in_container: bool) -> _CoroutineUse:
         owner = scope.find_owner(name)
         if owner is None or owner is not self._program.module.scopes.get_scope(self._code.node):
             return _CoroutineUse.FINE
         if len(owner.names[name]) > 1:
-            return _CoroutineUse.FINE  # it may be something else by the time it is used
+            return _CoroutineUse.FINE  # it may have another value by the time it is used
         loads = [
             node
             for node in ast.walk(self._code.node)
@@ -156,11 +153,11 @@ class _CoroutineTracker:
         ]
         if not loads:
             return _CoroutineUse.NEVER_USED
-        fates = {self._classify(load, scope, in_container=in_container, by_name=True) for load in loads}
-        return _CoroutineUse.USED_AS_VALUE if fates == {_CoroutineUse.USED_AS_VALUE} else _CoroutineUse.FINE
+        uses = {self.classify(load, scope, in_container=in_container, by_name=True) for load in loads}
+        return _CoroutineUse.USED_AS_VALUE if uses == {_CoroutineUse.USED_AS_VALUE} else _CoroutineUse.FINE
 
     def _is_value_use(self, parent: ast.AST, node: ast.expr, scope: Scope) -> bool:
-        """Whether a coroutine is used in a way in which only the outcome makes sense."""
+        """Whether a coroutine is used where only its outcome makes sense."""
         match parent:
             case ast.BinOp() | ast.Compare() | ast.UnaryOp() | ast.FormattedValue() | ast.AugAssign():
                 return not _is_identity_comparison(parent)
@@ -173,8 +170,8 @@ class _CoroutineTracker:
             case ast.Call(func=ast.Name(id=name)) if scope.is_builtin(name):
                 return name in _VALUE_BUILTINS
             case ast.Call() if node is not parent.func:
-                made = self._program.resolver.resolve(parent, scope)
-                return made is not None and self._program.is_step_call(made) and made.path[-1] == CALL
+                value = self._program.resolver.resolve(parent, scope)
+                return value is not None and self._program.is_step_call(value) and value.path[-1] == CALL
             case ast.keyword():
                 return self._is_value_use(self._parents[parent], node, scope)
             case _:
@@ -182,9 +179,9 @@ class _CoroutineTracker:
 
 
 def _is_identity_comparison(node: ast.AST) -> bool:
-    """`task is None`, `task in done`: these look at the object, whatever it is."""
+    """`task is None`, `task in done`: these compare the object itself."""
     identity = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
-    return isinstance(node, ast.Compare) and all(isinstance(one, identity) for one in node.ops)
+    return isinstance(node, ast.Compare) and all(isinstance(op, identity) for op in node.ops)
 
 
 def _format_call(node: ast.Call) -> str:

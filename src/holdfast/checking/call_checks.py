@@ -1,4 +1,4 @@
-"""What workflow code calls and reads that only a step may: clocks, random numbers, files, networks, threads."""
+"""Finds calls that only a step may make: clocks, random numbers, files, networks, threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_CODE_LENGTH = 60
 
 
 def find_call_violations(program: WorkflowModule, code: WorkflowFunction) -> Iterator[Violation]:
-    """The faults in one function."""
+    """The violations in one function."""
     for node, scope in program.walk(code.node):
         match node:
             case ast.Call():
@@ -32,20 +32,22 @@ def find_call_violations(program: WorkflowModule, code: WorkflowFunction) -> Ite
 def _find_broken_rule(program: WorkflowModule, call: ast.Call, scope: Scope) -> Rule | None:
     value = program.resolver.resolve(call.func, scope)
     if value is not None and isinstance(value.root, DefinitionBinding):
-        return None  # the file's own
+        return None  # defined in a checked file
     if value is not None and (rule := find_rule(value.dotted_path, _count_arguments(call))) is not None:
         return rule
     return METHOD_RULES.get(call.func.attr) if isinstance(call.func, ast.Attribute) else None
 
 
 def _count_arguments(call: ast.Call) -> int:
-    """How many arguments a call has; `*` and `**` may be any number, so many."""
-    spread = any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords)
-    return 99 if spread else len(call.args) + len(call.keywords)
+    """The number of arguments of a call; with `*` or `**`, a high one, because it is unknown."""
+    is_unknown = any(isinstance(arg, ast.Starred) for arg in call.args) or any(
+        keyword.arg is None for keyword in call.keywords
+    )
+    return 99 if is_unknown else len(call.args) + len(call.keywords)
 
 
 def _describe_call(program: WorkflowModule, func: ast.expr, scope: Scope) -> str:
-    """A call as it is written, and what is called, if that is not how it is written."""
+    """The source of a call, and the full name of its callee if that differs."""
     written = " ".join(ast.unparse(func).split())
     value = program.resolver.resolve(func, scope)
     dotted = written if value is None else value.dotted_path.removeprefix("builtins.")

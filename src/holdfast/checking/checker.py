@@ -21,7 +21,7 @@ from holdfast.checking.scopes import (
     ParameterBinding,
     Scope,
 )
-from holdfast.checking.syntax_checks import SyntaxChecker, is_set_type
+from holdfast.checking.syntax_checks import SyntaxChecker, get_last_name, is_int_constant, is_set_type
 from holdfast.checking.targets import find_files
 from holdfast.checking.workflow_code import WorkflowFunction, WorkflowModule
 
@@ -30,64 +30,62 @@ _CONTAINER_TYPES = {"list", "dict", "set", "deque", "defaultdict", "OrderedDict"
 
 @dataclass
 class CheckReport:
-    """What a check came to."""
+    """The result of a check."""
 
     file_count: int = 0
     workflow_count: int = 0
     findings: list[Finding] = field(default_factory=list[Finding])
     read_errors: list[str] = field(default_factory=list[str])
-    """What could not be found, read or parsed, one message each."""
+    """A message for each target that could not be found, read or parsed."""
 
 
 def check_code(targets: Iterable[str]) -> CheckReport:
-    """Check files, folders and modules. None of them is imported."""
-    report, library = CheckReport(), ModuleLoader()
-    found: dict[Path, None] = {}
+    """Check files, folders and modules, without importing them."""
+    report, loader = CheckReport(), ModuleLoader()
+    paths: dict[Path, None] = {}
     for target in targets:
         try:
-            found.update(dict.fromkeys(find_files(target)))
+            paths.update(dict.fromkeys(find_files(target)))
         except UnreadableSource as error:
             report.read_errors.append(str(error))
-    for path in found:
+    for path in paths:
         try:
-            workflows, findings = _check_file(path, library)
+            workflow_count, findings = _check_file(path, loader)
         except UnreadableSource as error:
             report.read_errors.append(str(error))
         except RecursionError:
             report.read_errors.append(f"{path} cannot be parsed: it is nested too deeply")
         else:
             report.file_count += 1
-            report.workflow_count += workflows
+            report.workflow_count += workflow_count
             report.findings += findings
     return report
 
 
-def _check_file(path: Path, library: ModuleLoader) -> tuple[int, list[Finding]]:
-    module = library.load(path)
-    program = WorkflowModule(module, library)
-    codes = program.find_workflow_functions()
-    if not codes:
+def _check_file(path: Path, loader: ModuleLoader) -> tuple[int, list[Finding]]:
+    module = loader.load(path)
+    program = WorkflowModule(module, loader)
+    functions = program.find_workflow_functions()
+    if not functions:
         return 0, []
-    outside = _FileNames(program, {code.node for code in codes})
-    place = FindingBuilder(str(path), module)
-    found: set[Finding] = set()
-    for code in codes:
-        for fault in _find_violations(program, outside, code):
-            if (finding := place.build(fault, code.workflow)) is not None:
-                found.add(finding)
-    return len({code.workflow for code in codes}), sorted(found)
+    outer_names = _FileNames(program, {function.node for function in functions})
+    builder = FindingBuilder(str(path), module)
+    findings: set[Finding] = set()
+    for function in functions:
+        for violation in _find_violations(program, outer_names, function):
+            if (finding := builder.build(violation, function.workflow)) is not None:
+                findings.add(finding)
+    return len({function.workflow for function in functions}), sorted(findings)
 
 
 def _find_violations(program: WorkflowModule, outer_names: _FileNames, code: WorkflowFunction) -> Iterator[Violation]:
     yield from find_call_violations(program, code)
     yield from find_await_violations(program, code)
-    reader = SyntaxChecker(outer_names, program.module.scopes.parents)
-    for written in reader.find_violations(program.walk(code.node)):
-        yield Violation(written.kind, written.code_text, written.node)
+    yield from SyntaxChecker(outer_names, program.module.scopes.parents).find_violations(program.walk(code.node))
 
 
 class _FileNames:
-    """What a file tells of the names that a function in it does not bind itself."""
+    """The names that a function does not bind itself, as its file binds them."""
 
     def __init__(self, program: WorkflowModule, workflow_code: set[FunctionNode]) -> None:
         self._program = program
@@ -98,26 +96,26 @@ class _FileNames:
         owner = scope.find_owner(name)
         if owner is None:
             return False
-        if any(isinstance(one, ParameterBinding) and one.is_classmethod for one in owner.names[name]):
+        if any(isinstance(binding, ParameterBinding) and binding.is_classmethod for binding in owner.names[name]):
             return True
-        around: Scope | None = owner
-        while around is not None:
-            if around.node in self._workflow_code:
+        outer: Scope | None = owner
+        while outer is not None:
+            if outer.node in self._workflow_code:
                 return False
-            around = around.parent
+            outer = outer.parent
         return True
 
     def is_container(self, name: str, scope: Scope) -> bool:
-        """Whether it is plain to see: `counter.add(1)` may be anything."""
+        """Whether all bindings of a name are containers: otherwise `counter.add(1)` may mean anything."""
         bindings = scope.get_bindings(name)
-        return bool(bindings) and all(_is_container(one) for one in bindings)
+        return bool(bindings) and all(map(_is_container, bindings))
 
     def is_set(self, node: ast.expr, scope: Scope) -> bool:
-        """Whether a module's variable is a set, or a function says that it returns one."""
+        """Whether a module's variable is a set, or a function is annotated to return one."""
         match node:
             case ast.Name(id=name):
                 bindings = scope.get_bindings(name)
-                return bool(bindings) and all(_is_set(one) for one in bindings)
+                return bool(bindings) and all(map(_is_set, bindings))
             case ast.Call() | ast.Await(value=ast.Call()):
                 value = self._program.resolver.resolve(node, scope)
                 return value is not None and _is_set_returning(value, is_awaited=isinstance(node, ast.Await))
@@ -133,18 +131,17 @@ def _is_set_returning(value: ResolvedValue, *, is_awaited: bool) -> bool:
     ):
         return False
     node = value.root.node
-    # A plain function may be a step, whose call is awaited.
-    says_so = node.returns is not None and is_set_type(node.returns)
-    return says_so and (is_awaited or isinstance(node, ast.FunctionDef))
+    # A plain function may be a step, and calls of steps are awaited.
+    is_annotated = node.returns is not None and is_set_type(node.returns)
+    return is_annotated and (is_awaited or isinstance(node, ast.FunctionDef))
 
 
 def _is_container(binding: Binding) -> bool:
     match binding:
         case AssignmentBinding(value) | DeclarationBinding(_, ast.expr() as value):
-            made = value.func if isinstance(value, ast.Call) else None
-            name = made.id if isinstance(made, ast.Name) else made.attr if isinstance(made, ast.Attribute) else ""
             literals = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
-            return isinstance(value, literals) or name in _CONTAINER_TYPES
+            is_made = isinstance(value, ast.Call) and get_last_name(value.func) in _CONTAINER_TYPES
+            return isinstance(value, literals) or is_made
         case _:
             return False
 
@@ -154,7 +151,7 @@ def _is_set(binding: Binding) -> bool:
         case DeclarationBinding(annotation):
             return is_set_type(annotation)
         case AssignmentBinding(ast.Set(elts=elements)):
-            return not all(isinstance(one, ast.Constant) and isinstance(one.value, int) for one in elements)
+            return not all(map(is_int_constant, elements))
         case AssignmentBinding(ast.Call(func=ast.Name(id="set" | "frozenset"))) | AssignmentBinding(ast.SetComp()):
             return True
         case _:

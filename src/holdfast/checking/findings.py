@@ -1,4 +1,4 @@
-"""What was found in a file, how it is told, and the comment that silences it."""
+"""Findings in a file, and the comment that silences them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ _IGNORE_PATTERN = re.compile(r"#\s*holdfast:\s*ignore(?:\[([\w\s,-]*)\])?(?![\w\
 
 @dataclass(frozen=True)
 class Violation:
-    """Something that is wrong in a piece of workflow code."""
+    """Workflow code that breaks a rule."""
 
     kind: str
     code_text: str
     node: ast.stmt | ast.expr | ast.ExceptHandler
     remedy: str = ""
-    """Instead of the kind's own."""
+    """Replaces that of the kind, like the next one."""
     reason: str = ""
-    """Instead of the kind's own."""
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A fault, with its place."""
+    """A violation with its location."""
 
     file: str
     line: int
@@ -39,14 +38,14 @@ class Finding:
     reason: str
     remedy: str
     workflow: str
-    """The workflow in whose code it is."""
+    """The workflow that the code belongs to."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}: {self.kind}: {self.code_text}: {self.reason} → {self.remedy}"
 
 
 class FindingBuilder:
-    """Where the findings of one file belong, and which of them are silenced."""
+    """Locates the violations of one file, and leaves out silenced ones."""
 
     def __init__(self, display_path: str, module: SourceModule) -> None:
         self._display_path = display_path
@@ -54,15 +53,15 @@ class FindingBuilder:
         self._ignored_kinds = _find_ignored_lines(module.source)
 
     def build(self, violation: Violation, workflow: str) -> Finding | None:
-        """A fault as a finding; ``None`` if a comment silences it."""
+        """The finding of a violation; ``None`` if a comment silences it."""
         node = violation.node
-        # Of an expression any line may carry the comment; of a block only the one that it begins with.
+        # Any line of an expression may have the comment, but only the first line of a block.
         last = (node.end_lineno or node.lineno) if isinstance(node, ast.expr) else node.lineno
         for line in range(node.lineno, last + 1):
             kinds = self._ignored_kinds.get(line)
             if kinds is not None and (not kinds or violation.kind in kinds):
                 return None
-        # Python counts bytes, people count characters; and they begin with 1.
+        # Python counts bytes from 0; people count characters from 1.
         before = self._module.lines[node.lineno - 1].encode()[: node.col_offset]
         column = len(before.decode(errors="replace")) + 1
         kind = VIOLATION_KINDS[violation.kind]
@@ -80,12 +79,11 @@ class FindingBuilder:
 
 def _find_ignored_lines(source: str) -> dict[int, frozenset[str]]:
     """The lines with a ``# holdfast: ignore`` comment, and the kinds that it names; none means all."""
-    found: dict[int, frozenset[str]] = {}
+    kinds_by_line: dict[int, frozenset[str]] = {}
     if "holdfast:" not in source:
-        return found
+        return kinds_by_line
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and (match := _IGNORE_PATTERN.search(token.string)) is not None:
-            named = match.group(1)
-            kinds = frozenset(one.strip() for one in (named or "").split(",") if one.strip())
-            found[token.start[0]] = kinds
-    return found
+            kinds = (kind.strip() for kind in (match.group(1) or "").split(","))
+            kinds_by_line[token.start[0]] = frozenset(filter(None, kinds))
+    return kinds_by_line

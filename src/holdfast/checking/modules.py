@@ -14,7 +14,7 @@ from holdfast.errors import UsageError
 
 
 class UnreadableSource(UsageError):
-    """A file that cannot be read, or is no Python; says which, and why."""
+    """A file that cannot be read, or is not Python."""
 
 
 @dataclass(eq=False)
@@ -32,12 +32,12 @@ class SourceModule:
 
     @cached_property
     def lines(self) -> list[str]:
-        """Its lines, as Python counts them: a form feed ends none."""
+        """Its lines, as Python counts them: a form feed does not end a line."""
         return self.source.split("\n")
 
     @cached_property
     def import_roots(self) -> list[Path]:
-        """Where its absolute imports may start: above its package, beside it, and here."""
+        """Where its absolute imports may start: above its package, next to it, and in the working directory."""
         top = self.path.parent
         while (top / "__init__.py").exists():
             top = top.parent
@@ -55,7 +55,7 @@ def read_module(path: Path) -> SourceModule:
         raise UnreadableSource(f"{path} cannot be read as text: {error}") from None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # `"\d"` is the author's business
+            warnings.simplefilter("ignore")  # such as for `"\d"`, which is not a violation
             tree = ast.parse(source, str(path))
     except SyntaxError as error:
         raise UnreadableSource(
@@ -67,7 +67,7 @@ def read_module(path: Path) -> SourceModule:
 
 
 class ModuleLoader:
-    """The modules that were asked for, and those that they import and that lie next to them."""
+    """Loads the checked modules, and the modules next to them that they import."""
 
     def __init__(self) -> None:
         self._modules: dict[Path, SourceModule | None] = {}
@@ -75,15 +75,15 @@ class ModuleLoader:
 
     def load(self, path: Path) -> SourceModule:
         """The module in a file; raises ``UnreadableSource``."""
-        known = self._modules.get(path.resolve())
-        if known is None:
-            known = self._modules[path.resolve()] = read_module(path)
-        return known
+        module = self._modules.get(path.resolve())
+        if module is None:
+            module = self._modules[path.resolve()] = read_module(path)
+        return module
 
     def resolve_path(self, dotted: str, importer: SourceModule) -> tuple[SourceModule, list[str]] | None:
         """The module that a dotted path begins with, and the rest of the path.
 
-        ``steps.charge``, imported by ``app.py``, is ``charge`` in the ``steps.py`` beside it.
+        ``steps.charge``, imported by ``app.py``, is ``charge`` in the ``steps.py`` next to it.
         """
         key = importer.path, dotted
         if key not in self._resolved:
@@ -95,10 +95,10 @@ class ModuleLoader:
         level = len(dotted) - len(names)
         parts = names.split(".") if names else []
         for root in [importer.path.parents[level - 1]] if level else importer.import_roots:
-            # The longest path that is a file: a name in a package may be a module of its own.
+            # The longest path that is a file: a name in a package may be a module itself.
             for length in range(len(parts), 0, -1):
-                place = root.joinpath(*parts[:length])
-                for file in (place.with_name(place.name + ".py"), place / "__init__.py"):
+                path = root.joinpath(*parts[:length])
+                for file in (path.with_name(path.name + ".py"), path / "__init__.py"):
                     if file != importer.path and (module := self._try_load(file)) is not None:
                         return module, parts[length:]
             if level and (module := self._try_load(root / "__init__.py")) is not None and module is not importer:
@@ -111,5 +111,5 @@ class ModuleLoader:
             try:
                 self._modules[key] = read_module(file) if file.is_file() else None
             except UnreadableSource:
-                self._modules[key] = None  # told when it is checked itself
+                self._modules[key] = None  # reported if it is checked itself
         return self._modules[key]

@@ -1,7 +1,7 @@
-"""The table: what workflow code must not call, why, and the way out.
+"""The rules: what workflow code must not call, why, and what to do instead.
 
-A pattern is a path as ``resolver`` tells it, with ``()`` for a call: ``httpx.Client().get`` is a method of a client.
-``*`` stands for one name, ``**`` for any number of them, ``{a,b}`` for either; a space separates patterns.
+A pattern is a dotted path of ``resolver``, with ``()`` for a call: ``httpx.Client().get`` is a method of a client.
+``*`` matches one name, ``**`` any number of names, ``{a,b}`` either one; a space separates patterns.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class ViolationKind(NamedTuple):
-    """One kind of fault: why it is one, and the way out."""
+    """A kind of violation: why it is one, and what to do instead."""
 
     reason: str
     remedy: str
@@ -45,14 +45,15 @@ VIOLATION_KINDS: dict[str, ViolationKind] = {
 
 
 class Rule(NamedTuple):
-    """Calls that are a fault."""
+    """Calls that are a violation."""
 
     kind: str
     patterns: str
     remedy: str = ""
-    """Instead of the kind's own."""
+    """Replaces that of the kind."""
     max_arguments: int | None = None
-    """It is a fault only with at most so many arguments: ``time.gmtime()`` asks the clock, ``time.gmtime(0)`` not."""
+    """The rule applies only up to this number of arguments: ``time.gmtime()`` reads the clock, ``time.gmtime(0)`` does
+    not."""
 
 
 _UUID_REMEDY = "use `holdfast.uuid4()`"
@@ -183,7 +184,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 METHOD_RULES: dict[str, Rule] = {
-    # A method of this name is what it seems, whatever it belongs to.
+    # A method of this name breaks the rule, whatever its object is.
     "run_in_executor": Rule("blocking", "", _THREAD_REMEDY),
 }
 
@@ -192,22 +193,21 @@ ATTRIBUTE_KINDS: dict[str, str] = {
     "os.environb": "environment",
     "sys.argv": "environment",
 }
-"""What is a fault to look at, not only to call."""
+"""Attributes that workflow code must not even read."""
 
 
 def _compile_patterns(patterns: str) -> re.Pattern[str]:
-    """A pattern as a regular expression."""
     text = re.escape(patterns)
     text = text.replace(r"\{", "(?:").replace(r"\}", ")").replace(",", "|")
     text = text.replace(r"\*\*\.", r"(?:\w+\.)*").replace(r"\*", r"\w+")
-    return re.compile("|".join(f"(?:{one})" for one in text.split(r"\ ")))
+    return re.compile("|".join(f"(?:{pattern})" for pattern in text.split(r"\ ")))
 
 
 _COMPILED_RULES = tuple((_compile_patterns(rule.patterns), rule) for rule in RULES)
 
 
 def find_rule(dotted: str, argument_count: int) -> Rule | None:
-    """The rule that a call of ``dotted`` with so many arguments breaks."""
+    """The rule that a call of ``dotted`` with this number of arguments breaks."""
     for pattern, rule in _COMPILED_RULES:
         if pattern.fullmatch(dotted) and (rule.max_arguments is None or argument_count <= rule.max_arguments):
             return rule

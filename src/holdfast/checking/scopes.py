@@ -1,7 +1,7 @@
-"""Scopes: which names a piece of code binds, and to what.
+"""The scopes of a file: the names that its code binds, and what they are bound to.
 
-A name may be bound in several places. Whoever asks gets all of them, and has to be sure of each: a name that is now an
-imported module and now something else is nothing that one can know.
+A name may have several bindings. Callers get all of them, and must be sure of each: the value of a name that is
+sometimes an imported module and sometimes something else is unknown.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DeclarationBinding:
 
 @dataclass(frozen=True)
 class UnknownBinding:
-    """Bound in a way that tells nothing: by a loop, by unpacking, by a pattern."""
+    """Bound to an unknown value: by a loop, by unpacking, by a pattern."""
 
 
 Binding: TypeAlias = (
@@ -90,12 +90,12 @@ class Scope:
         return self if self.parent is None else self.parent.module_scope
 
     def find_owner(self, name: str) -> Scope | None:
-        """The scope that a name belongs to when it is used in this one; ``None`` if the file does not bind it."""
+        """The scope that binds a name that is used in this one; ``None`` if the file does not bind it."""
         if self.outer_declarations.get(name) == "global":
             return self.module_scope if name in self.module_scope.names else None
         scope: Scope | None = self
         while scope is not None:
-            # What a class binds is not seen from the functions in it.
+            # The functions in a class do not see the names that the class binds.
             visible = scope is self or not isinstance(scope.node, ast.ClassDef)
             if visible and name in scope.names and name not in scope.outer_declarations:
                 return scope
@@ -103,16 +103,16 @@ class Scope:
         return None
 
     def get_bindings(self, name: str) -> list[Binding]:
-        """All that a name may be bound to when it is used in this scope."""
+        """All bindings of a name that is used in this scope."""
         owner = self.find_owner(name)
         return [] if owner is None else owner.names[name]
 
     def is_builtin(self, name: str) -> bool:
-        """Whether a name stands for Python's own. A star import may hide that, so it is not known then."""
+        """Whether a name is certainly a builtin; a star import may hide one."""
         return name in BUILTIN_NAMES and self.find_owner(name) is None and not self.module_scope.star_imports
 
     def bind(self, name: str, binding: Binding) -> None:
-        """Note that this scope's code binds a name."""
+        """Add a binding by this scope's code."""
         scope: Scope = self
         if self.outer_declarations.get(name) == "global":
             scope = self.module_scope
@@ -122,7 +122,7 @@ class Scope:
 
 
 class ScopeTree:
-    """All scopes of a tree, by the node that opens each; and for every node its parent."""
+    """All scopes of a tree, by the node that opens each, and the parent of every node."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
@@ -137,26 +137,20 @@ class ScopeTree:
         """The scope that a node opens."""
         return self.scopes_by_node[node]
 
-    def iter_functions(self) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, Scope]]:
-        """Every named function, with the scope that it is defined in."""
+    def iter_definitions(self) -> Iterator[DefinitionBinding]:
+        """Every named function and class."""
         for node, scope in self.scopes_by_node.items():
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and scope.parent is not None:
-                yield node, scope.parent
-
-    def iter_classes(self) -> Iterator[tuple[ast.ClassDef, Scope]]:
-        """Every class, with the scope that it is defined in."""
-        for node, scope in self.scopes_by_node.items():
-            if isinstance(node, ast.ClassDef) and scope.parent is not None:
-                yield node, scope.parent
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and scope.parent is not None:
+                yield DefinitionBinding(node, scope.parent)
 
     # Binding
 
     def _bind_all(self, nodes: list[ast.stmt], scope: Scope) -> None:
-        for node in nodes:  # a `global` holds for the whole function, so it is looked for first
+        for node in nodes:  # a `global` applies to the whole function, so these come first
             for inner in _iter_own_nodes(node):
                 if isinstance(inner, ast.Global | ast.Nonlocal):
-                    word = "global" if isinstance(inner, ast.Global) else "nonlocal"
-                    scope.outer_declarations.update(dict.fromkeys(inner.names, word))
+                    keyword = "global" if isinstance(inner, ast.Global) else "nonlocal"
+                    scope.outer_declarations.update(dict.fromkeys(inner.names, keyword))
         for node in nodes:
             self._bind(node, scope)
 
@@ -225,7 +219,7 @@ class ScopeTree:
             for decorator in node.decorator_list:
                 self._bind(decorator, scope)
         self._bind_parameters(node, scope, inner)
-        for default in [*node.args.defaults, *(one for one in node.args.kw_defaults if one is not None)]:
+        for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
             self._bind(default, scope)
         if isinstance(node, ast.Lambda):
             self._bind(node.body, inner)
@@ -233,34 +227,32 @@ class ScopeTree:
             self._bind_all(node.body, inner)
 
     def _bind_parameters(self, node: FunctionNode, outer: Scope, inner: Scope) -> None:
-        given = node.args
-        plain = [*given.posonlyargs, *given.args]
-        defaults: dict[ast.arg, ast.expr] = dict(zip(reversed(plain), reversed(given.defaults), strict=False))
-        defaults.update((one, value) for one, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value)
-        for at, one in enumerate([*plain, *given.kwonlyargs]):
-            owner = outer.node if at == 0 and isinstance(outer.node, ast.ClassDef) else None
-            marks = [] if isinstance(node, ast.Lambda) else [_get_name(mark) for mark in node.decorator_list]
-            if "staticmethod" in marks or isinstance(node, ast.Lambda):
-                owner = None
-            inner.bind(one.arg, ParameterBinding(one.annotation, defaults.get(one), owner, "classmethod" in marks))
-        for one in (given.vararg, given.kwarg):
-            if one is not None:
-                inner.bind(one.arg, UnknownBinding())
-
-
-def _get_name(node: ast.expr) -> str:
-    return node.id if isinstance(node, ast.Name) else ""
+        args = node.args
+        positional = [*args.posonlyargs, *args.args]
+        defaults: dict[ast.arg, ast.expr] = dict(zip(reversed(positional), reversed(args.defaults), strict=False))
+        defaults.update((arg, value) for arg, value in zip(args.kwonlyargs, args.kw_defaults, strict=True) if value)
+        decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+        names = {decorator.id for decorator in decorators if isinstance(decorator, ast.Name)}
+        owner = outer.node if isinstance(outer.node, ast.ClassDef) else None
+        if isinstance(node, ast.Lambda) or "staticmethod" in names:
+            owner = None
+        for arg in [*positional, *args.kwonlyargs]:
+            inner.bind(arg.arg, ParameterBinding(arg.annotation, defaults.get(arg), owner, "classmethod" in names))
+            owner = None  # only the first parameter is the instance or the class
+        for arg in (args.vararg, args.kwarg):
+            if arg is not None:
+                inner.bind(arg.arg, UnknownBinding())
 
 
 def _find_function_scope(scope: Scope) -> Scope:
-    """Where ``:=`` binds: in the function around a comprehension."""
+    """The scope in which ``:=`` binds: that of the function around a comprehension."""
     while isinstance(scope.node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) and scope.parent:
         scope = scope.parent
     return scope
 
 
 def _iter_own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all in it that belongs to the same scope."""
+    """A node and everything in it that belongs to the same scope."""
     yield node
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
         for child in ast.iter_child_nodes(node):

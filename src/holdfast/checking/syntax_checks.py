@@ -1,50 +1,31 @@
-"""What is written in workflow code that does not replay, whatever it calls: the order of sets, addresses and hashes,
-what outlives a run, and handlers that stop every exception.
+"""Finds code that does not replay, whatever it calls: the order of sets, addresses and hashes, state that outlives a
+run, and handlers that stop every exception.
 
-It reads the nodes of a function, and has to be told what the names mean that the function does not bind itself: from
-the file (``holdfast check``), or from the function object (``holdfast.testing``).
+It reads the nodes of a function. The meaning of names that the function does not bind itself comes from the file
+(``holdfast check``), or from the function object (``holdfast.testing``).
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol
 
+from holdfast.checking.findings import Violation
 from holdfast.checking.scopes import AssignmentBinding, Binding, DeclarationBinding, ParameterBinding, Scope
-
-CodeNode: TypeAlias = ast.stmt | ast.expr | ast.ExceptHandler
 
 _ORDER_SENSITIVE_BUILTINS = {"list", "tuple", "enumerate", "iter", "zip", "map", "filter", "dict", "str", "repr"}
 _ORDER_INSENSITIVE_BUILTINS = {"sorted", "set", "frozenset", "sum", "min", "max", "any", "all", "len"}
 _MUTATING_METHODS = {
-    "append",
-    "add",
-    "update",
-    "setdefault",
-    "extend",
-    "insert",
-    "pop",
-    "popitem",
-    "remove",
-    "discard",
-    "clear",
-}
+    "append", "add", "update", "setdefault", "extend", "insert", "pop", "popitem", "remove", "discard", "clear",
+}  # fmt: skip
 _SET_METHODS = {"union", "intersection", "difference", "symmetric_difference", "copy"}
 _MAX_CODE_LENGTH = 60
 _TASK_FACTORIES = {"create_task", "ensure_future", "Task", "Future"}
 
 
-class SyntaxViolation(NamedTuple):
-    """Something that is written in a function."""
-
-    kind: str
-    code_text: str
-    node: CodeNode
-
-
 class OuterNames(Protocol):
-    """What names mean that a function does not bind itself."""
+    """The meaning of names that a function does not bind itself."""
 
     def is_outside_run(self, name: str, scope: Scope) -> bool:
         """Whether a name belongs to something that outlives a run: a module, or a function around the workflow."""
@@ -60,7 +41,7 @@ class OuterNames(Protocol):
 
 
 class SyntaxChecker:
-    """Reads the nodes of one function."""
+    """Checks the nodes of one function."""
 
     def __init__(self, outer_names: OuterNames, parents: Mapping[ast.AST, ast.AST]) -> None:
         self._outer_names = outer_names
@@ -68,10 +49,10 @@ class SyntaxChecker:
         self._task_sets: set[tuple[Scope, str]] = set()
         """Names of sets that hold only tasks, which have a fixed order in workflow code."""
         self._in_progress: set[tuple[Scope, str]] = set()
-        """Names whose nature is being asked for: `a = a | b` and `b = b | a` would have no end."""
+        """Names that are being resolved: `a = a | b` and `b = b | a` would not end otherwise."""
 
-    def find_violations(self, nodes: Iterable[tuple[ast.AST, Scope]]) -> Iterator[SyntaxViolation]:
-        """All that is found."""
+    def find_violations(self, nodes: Iterable[tuple[ast.AST, Scope]]) -> Iterator[Violation]:
+        """The violations in these nodes."""
         nodes = list(nodes)
         self._collect_task_sets(nodes)
         for node, scope in nodes:
@@ -81,45 +62,45 @@ class SyntaxChecker:
 
     # Order
 
-    def _find_order_violations(self, node: ast.AST, scope: Scope) -> Iterator[SyntaxViolation]:
+    def _find_order_violations(self, node: ast.AST, scope: Scope) -> Iterator[Violation]:
         match node:
             case ast.For(iter=iterated) | ast.AsyncFor(iter=iterated) if self._is_set(iterated, scope):
-                yield SyntaxViolation("set", f"`for ... in {_format_code(iterated)}`", iterated)
+                yield Violation("set", f"`for ... in {_format_code(iterated)}`", iterated)
             case ast.ListComp(generators=loops) | ast.GeneratorExp(generators=loops) | ast.DictComp(generators=loops):
                 if not self._is_order_insensitive(node, scope):
                     for loop in loops:
                         if self._is_set(loop.iter, scope):
-                            yield SyntaxViolation("set", f"`for ... in {_format_code(loop.iter)}`", loop.iter)
+                            yield Violation("set", f"`for ... in {_format_code(loop.iter)}`", loop.iter)
             case ast.Call(func=ast.Name(id=name), args=[argument, *_]) if (
                 name in _ORDER_SENSITIVE_BUILTINS
                 and scope.find_owner(name) is None
                 and self._is_set(argument, scope)
                 and not self._is_order_insensitive(node, scope)
             ):
-                yield SyntaxViolation("set", f"`{name}({_format_code(argument)})`", node)
+                yield Violation("set", f"`{name}({_format_code(argument)})`", node)
             case ast.Call(func=ast.Attribute(attr="join"), args=[argument]) if self._is_set(argument, scope):
-                yield SyntaxViolation("set", f"`{_format_code(node)}`", node)
+                yield Violation("set", f"`{_format_code(node)}`", node)
             case ast.Call(func=ast.Attribute(value=taken_from, attr="pop"), args=[], keywords=[]) if self._is_set(
                 taken_from, scope
             ):
-                yield SyntaxViolation("set", f"`{_format_code(node)}`", node)
+                yield Violation("set", f"`{_format_code(node)}`", node)
             case ast.Starred(value=value, ctx=ast.Load()) if self._is_set(value, scope):
                 if not isinstance(self._parents.get(node), ast.Set):
-                    yield SyntaxViolation("set", f"`*{_format_code(value)}`", value)
+                    yield Violation("set", f"`*{_format_code(value)}`", value)
             case ast.FormattedValue(value=value) if self._is_set(value, scope):
-                yield SyntaxViolation("set", f"`{{{_format_code(value)}}}`", value)
+                yield Violation("set", f"`{{{_format_code(value)}}}`", value)
             case ast.Name(id="id", ctx=ast.Load()) if scope.is_builtin("id"):
-                yield SyntaxViolation("address", "`id`", node)
+                yield Violation("address", "`id`", node)
             case ast.Name(id="hash", ctx=ast.Load()) if scope.is_builtin("hash"):
-                yield SyntaxViolation("hash", "`hash`", node)
+                yield Violation("hash", "`hash`", node)
             case _:
                 pass
 
     def _is_order_insensitive(self, node: ast.expr, scope: Scope) -> bool:
-        """Whether what is made of a set is used in a way that does not depend on its order."""
+        """Whether the result of iterating over a set does not depend on its order."""
         if isinstance(node, ast.DictComp):
-            # Things are looked up in a mapping; in which order it was filled matters if filling it does something.
-            return not any(isinstance(one, ast.Await) for one in ast.walk(node))
+            # The order of a mapping seldom matters, unless filling it has effects.
+            return not any(isinstance(inner, ast.Await) for inner in ast.walk(node))
         match self._parents.get(node):
             case ast.Call(func=ast.Name(id=name), args=[first, *_]) if first is node:
                 return name in _ORDER_INSENSITIVE_BUILTINS and scope.find_owner(name) is None
@@ -131,13 +112,13 @@ class SyntaxChecker:
     def _is_set(self, node: ast.expr, scope: Scope) -> bool:
         match node:
             case ast.Set(elts=elements):
-                return not all(_is_int_constant(one) or _is_task_call(one) for one in elements)
+                return not all(is_int_constant(element) or _is_task_call(element) for element in elements)
             case ast.SetComp(elt=element):
                 return not _is_task_call(element)
             case ast.Call(func=ast.Name(id="set" | "frozenset" as name), args=arguments) if (
                 scope.find_owner(name) is None
             ):
-                return not any(_has_fixed_order(one) for one in arguments)
+                return not any(map(_has_fixed_order, arguments))
             case ast.Call(func=ast.Attribute(value=value, attr=method)) if method in _SET_METHODS:
                 return self._is_set(value, scope)
             case ast.Name(id=name):
@@ -151,87 +132,79 @@ class SyntaxChecker:
                 return self._outer_names.is_set(node, scope)
 
     def _is_always_set(self, bindings: list[Binding], name: str, scope: Scope) -> bool:
-        """Whether a name can only be a set: `words = sorted(words)` makes something else of it."""
+        """Whether a name is always a set: `words = sorted(words)` makes it a list."""
         if (scope, name) in self._in_progress:
             return False
         self._in_progress.add((scope, name))
         try:
-            return bool(bindings) and all(self._is_set_binding(one, name, scope) for one in bindings)
+            return bool(bindings) and all(self._is_set_binding(binding, name, scope) for binding in bindings)
         finally:
             self._in_progress.remove((scope, name))
 
     def _is_set_binding(self, binding: Binding, name: str, scope: Scope) -> bool:
         match binding:
             case AssignmentBinding(value):
-                itself = any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(value))
-                return _is_still_set(value, name) if itself else self._is_set(value, scope)
-            case DeclarationBinding(annotation, value):
-                return is_set_type(annotation)
-            case ParameterBinding(annotation=ast.expr() as annotation):
+                is_from_itself = any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(value))
+                return _is_still_set(value, name) if is_from_itself else self._is_set(value, scope)
+            case DeclarationBinding(annotation) | ParameterBinding(annotation=ast.expr() as annotation):
                 return is_set_type(annotation)
             case _:
                 return False
 
     def _collect_task_sets(self, nodes: list[tuple[ast.AST, Scope]]) -> None:
-        """`tasks = set()`, to which only tasks are added."""
-        added: dict[tuple[Scope, str], list[bool]] = {}
+        """Find sets to which only tasks are added, as in `tasks = set()`."""
+        is_task_added: dict[tuple[Scope, str], list[bool]] = {}
         for node, scope in nodes:
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="add"), args=[argument]):
                     owner = scope.find_owner(name)
                     if owner is not None:
-                        added.setdefault((owner, name), []).append(
-                            _is_task_call(argument) or _is_task_name(argument, scope)
-                        )
+                        is_task = _is_task_call(argument) or _is_task_name(argument, scope)
+                        is_task_added.setdefault((owner, name), []).append(is_task)
                 case _:
                     pass
-        self._task_sets = {where for where, kinds in added.items() if all(kinds)}
+        self._task_sets = {key for key, flags in is_task_added.items() if all(flags)}
 
     # State
 
-    def _find_state_violations(self, node: ast.AST, scope: Scope) -> Iterator[SyntaxViolation]:
+    def _find_state_violations(self, node: ast.AST, scope: Scope) -> Iterator[Violation]:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _MUTATING_METHODS:
                 if self._outer_names.is_outside_run(name, scope) and self._outer_names.is_container(name, scope):
-                    yield SyntaxViolation("state", f"`{name}.{method}(...)`", node)
+                    yield Violation("state", f"`{name}.{method}(...)`", node)
                 elif _is_mutable_default(scope.get_bindings(name)):
-                    yield SyntaxViolation("state", f"`{name}.{method}(...)` on the default of a parameter", node)
+                    yield Violation("state", f"`{name}.{method}(...)` on the default of a parameter", node)
             case ast.Global(names=names):
-                yield SyntaxViolation("state", f"`global {', '.join(names)}`", node)
+                yield Violation("state", f"`global {', '.join(names)}`", node)
             case ast.Nonlocal(names=names) if outer := [
-                one for one in names if self._outer_names.is_outside_run(one, scope)
+                name for name in names if self._outer_names.is_outside_run(name, scope)
             ]:
-                yield SyntaxViolation("state", f"`nonlocal {', '.join(outer)}`", node)
-            case ast.Assign(targets=targets):
+                yield Violation("state", f"`nonlocal {', '.join(outer)}`", node)
+            case ast.Assign(targets=targets) | ast.Delete(targets=targets):
                 yield from self._find_outer_writes(targets, node, scope)
             case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
                 yield from self._find_outer_writes([target], node, scope)
-            case ast.Delete(targets=targets):
-                yield from self._find_outer_writes(targets, node, scope)
             case _:
                 pass
 
-    def _find_outer_writes(self, targets: list[ast.expr], node: ast.stmt, scope: Scope) -> Iterator[SyntaxViolation]:
+    def _find_outer_writes(self, targets: list[ast.expr], node: ast.stmt, scope: Scope) -> Iterator[Violation]:
         for target in targets:
             match target:
                 case ast.Subscript(value=ast.Name(id=name)) | ast.Attribute(value=ast.Name(id=name)):
                     if self._outer_names.is_outside_run(name, scope):
-                        shown = (
-                            f"del {_format_code(target)}"
-                            if isinstance(node, ast.Delete)
-                            else f"{_format_code(target)} = ..."
-                        )
-                        yield SyntaxViolation("state", f"`{shown}`", node)
+                        code = _format_code(target)
+                        code = f"del {code}" if isinstance(node, ast.Delete) else f"{code} = ..."
+                        yield Violation("state", f"`{code}`", node)
                 case ast.Tuple(elts=parts) | ast.List(elts=parts):
                     yield from self._find_outer_writes(parts, node, scope)
                 case _:
                     pass
 
 
-def _find_catch_all_violations(node: ast.AST) -> Iterator[SyntaxViolation]:
-    """Handlers that would stop what is thrown into waiting code when its run leaves memory.
+def _find_catch_all_violations(node: ast.AST) -> Iterator[Violation]:
+    """Handlers that would stop the exception that unloads a run.
 
-    It is thrown where the code waits: around code that never does, such a handler stops nothing of ours.
+    It is raised where the code waits, so a handler around code that never waits does no harm.
     """
     match node:
         case (
@@ -241,17 +214,17 @@ def _find_catch_all_violations(node: ast.AST) -> Iterator[SyntaxViolation]:
             if _can_wait(body):
                 for handler in handlers:
                     if _is_swallowing(handler):
-                        yield SyntaxViolation("catch-all", f"`{_format_handler(handler)}`", handler)
+                        yield Violation("catch-all", f"`{_format_handler(handler)}`", handler)
             if _can_wait([*body, *handlers, *last]):
-                for line in _find_finally_exits(last):
-                    yield SyntaxViolation("catch-all", f"`{_format_code(line)}` in a `finally` block", line)
+                for statement in _find_finally_exits(last):
+                    yield Violation("catch-all", f"`{_format_code(statement)}` in a `finally` block", statement)
         case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body) if _can_wait(body):
             for item in items:
                 match item.context_expr:
-                    case ast.Call(func=func, args=args) as call if _last_name(func) == "suppress" and any(
-                        _last_name(one) == "BaseException" for one in args
+                    case ast.Call(func=func, args=args) as call if get_last_name(func) == "suppress" and any(
+                        get_last_name(arg) == "BaseException" for arg in args
                     ):
-                        yield SyntaxViolation("catch-all", f"`{_format_code(call)}`", call)
+                        yield Violation("catch-all", f"`{_format_code(call)}`", call)
                     case _:
                         pass
         case _:
@@ -262,17 +235,17 @@ def _find_catch_all_violations(node: ast.AST) -> Iterator[SyntaxViolation]:
 
 
 def is_set_type(annotation: ast.expr) -> bool:
-    """Whether an annotation names a set; one of tasks, which have a fixed order, does not count."""
+    """Whether an annotation names a set. Sets of tasks, which have a fixed order, do not count."""
     match annotation:
         case ast.Subscript(value=base, slice=element):
             inner = element.value if isinstance(element, ast.Subscript) else element
-            return is_set_type(base) and _last_name(inner) not in ("Task", "Future", "int")
+            return is_set_type(base) and get_last_name(inner) not in ("Task", "Future", "int")
         case _:
-            return _last_name(annotation) in ("set", "frozenset", "Set", "FrozenSet", "AbstractSet", "MutableSet")
+            return get_last_name(annotation) in ("set", "frozenset", "Set", "FrozenSet", "AbstractSet", "MutableSet")
 
 
 def _is_still_set(value: ast.expr, name: str) -> bool:
-    """Whether `name = value`, where the value is made of the name itself, leaves a set a set."""
+    """Whether a set stays a set after `name = value`, where the value is computed from the name itself."""
     match value:
         case ast.BinOp(op=ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor()) | ast.SetComp() | ast.Set():
             return True
@@ -284,13 +257,13 @@ def _is_still_set(value: ast.expr, name: str) -> bool:
             return False
 
 
-def _is_int_constant(node: ast.expr) -> bool:
-    """Whole numbers hash to themselves, in every process."""
+def is_int_constant(node: ast.expr) -> bool:
+    """Whether this is an integer, which has the same hash in every process."""
     return isinstance(node, ast.Constant) and isinstance(node.value, int)
 
 
 def _is_task_call(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and _last_name(node.func) in _TASK_FACTORIES
+    return isinstance(node, ast.Call) and get_last_name(node.func) in _TASK_FACTORIES
 
 
 def _has_fixed_order(node: ast.expr) -> bool:
@@ -299,14 +272,16 @@ def _has_fixed_order(node: ast.expr) -> bool:
         case ast.GeneratorExp(elt=element) | ast.ListComp(elt=element):
             return _is_task_call(element)
         case _:
-            return isinstance(node, ast.Call) and _last_name(node.func) == "range"
+            return isinstance(node, ast.Call) and get_last_name(node.func) == "range"
 
 
 def _is_task_name(node: ast.expr, scope: Scope) -> bool:
     if not isinstance(node, ast.Name):
         return False
     bindings = scope.get_bindings(node.id)
-    return bool(bindings) and all(isinstance(one, AssignmentBinding) and _is_task_call(one.value) for one in bindings)
+    return bool(bindings) and all(
+        isinstance(binding, AssignmentBinding) and _is_task_call(binding.value) for binding in bindings
+    )
 
 
 def _is_keys_call(node: ast.expr) -> bool:
@@ -321,14 +296,15 @@ def _is_mutable_default(bindings: list[Binding]) -> bool:
             return False
 
 
-def _last_name(node: ast.expr) -> str:
+def get_last_name(node: ast.expr) -> str:
+    """The last name of ``a.b.c``; empty for other expressions."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def _can_wait(nodes: Iterable[ast.AST]) -> bool:
-    """Whether some of it may wait, or hand control to somebody who does."""
+    """Whether some of this code may wait, or yield to a caller that waits."""
     for node in nodes:
         match node:
             case ast.Await() | ast.AsyncFor() | ast.AsyncWith() | ast.Yield() | ast.YieldFrom():
@@ -345,28 +321,28 @@ def _can_wait(nodes: Iterable[ast.AST]) -> bool:
 
 def _is_base_exception_handler(handler: ast.ExceptHandler) -> bool:
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(one is None or _last_name(one) == "BaseException" for one in types)
+    return any(type is None or get_last_name(type) == "BaseException" for type in types)
 
 
 def _is_swallowing(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler stops every BaseException: none of its paths raises it again, as far as one can see."""
-    raises = any(isinstance(node, ast.Raise) for line in handler.body for node in ast.walk(line))
-    return _is_base_exception_handler(handler) and not raises
+    """Whether a handler stops every BaseException: it never raises, as far as one can see."""
+    has_raise = any(isinstance(node, ast.Raise) for statement in handler.body for node in ast.walk(statement))
+    return _is_base_exception_handler(handler) and not has_raise
 
 
-def _find_finally_exits(lines: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """What drops the exception on its way through a ``finally`` block."""
-    for line in lines:
-        match line:
+def _find_finally_exits(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a ``finally`` block that drop the exception."""
+    for statement in statements:
+        match statement:
             case ast.Return() | ast.Break() | ast.Continue():
-                yield line
+                yield statement
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 pass
             case ast.For() | ast.AsyncFor() | ast.While():  # a `break` in it leaves only the loop
-                yield from (one for one in _find_finally_exits(line.body) if isinstance(one, ast.Return))
+                yield from (exit for exit in _find_finally_exits(statement.body) if isinstance(exit, ast.Return))
             case _:
                 for body in ("body", "orelse", "finalbody"):
-                    yield from _find_finally_exits(getattr(line, body, []))
+                    yield from _find_finally_exits(getattr(statement, body, []))
 
 
 def _format_handler(handler: ast.ExceptHandler) -> str:
@@ -374,6 +350,6 @@ def _format_handler(handler: ast.ExceptHandler) -> str:
 
 
 def _format_code(node: ast.AST) -> str:
-    """Code on one line, and not too much of it."""
+    """Code on one line, shortened."""
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= _MAX_CODE_LENGTH else f"{text[: _MAX_CODE_LENGTH - 3]}..."

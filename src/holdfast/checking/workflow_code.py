@@ -1,11 +1,11 @@
-"""Which functions of a file are workflow code: workflows, conditions of declared steps, and what these call."""
+"""Finds the workflow code of a file: workflows, conditions of declared steps, and the functions that these call."""
 
 from __future__ import annotations
 
 import ast
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.checking.modules import ModuleLoader, SourceModule
 from holdfast.checking.resolver import CALL, ResolvedValue, Resolver
@@ -14,13 +14,13 @@ from holdfast.checking.scopes import DefinitionBinding, FunctionNode, Scope
 _WORKFLOW_DECORATORS = {"holdfast.workflow", "holdfast.workflow()"}
 _STEP_DECORATORS = {"holdfast.step", "holdfast.step()", "holdfast.llm_step()", "holdfast.tool", "holdfast.tool()"}
 _TRANSPARENT_PREFIXES = ("functools.", "contextlib.", "typing.", "abc.", "builtins.")
-"""Decorators under which a function is still called where it is called. Others may make anything of it."""
+"""Decorators whose result still calls the function. Other decorators may do anything with it."""
 _CHILD_START_PATHS = {(CALL,), ("start", CALL), ("options", CALL, CALL), ("options", CALL, "start", CALL)}
 _CALLING_FUNCTIONS = {
     "builtins.map", "builtins.filter", "builtins.sorted", "builtins.min", "builtins.max", "functools.reduce",
     "holdfast.map", "itertools.groupby", "itertools.takewhile", "itertools.dropwhile",
 }  # fmt: skip
-"""Functions that call the functions they are given, there and then."""
+"""Functions that call their arguments at once."""
 _CALLING_METHODS = {"sort", "start_soon", "add_done_callback", "call_soon", "call_later"}
 
 
@@ -32,36 +32,31 @@ class WorkflowFunction:
     workflow: str
     """The workflow that it belongs to."""
     is_workflow: bool
-    """Whether it is the workflow itself, not something that it calls."""
-
-    @property
-    def name(self) -> str:
-        """The function's own name."""
-        return "lambda" if isinstance(self.node, ast.Lambda) else self.node.name
+    """Whether it is the workflow itself, not a function that it calls."""
 
 
 class WorkflowModule:
-    """One module, and what is known of its workflows and steps."""
+    """One module with its workflows and steps."""
 
     def __init__(self, module: SourceModule, loader: ModuleLoader) -> None:
         self.module = module
         self.resolver = Resolver(module, loader)
         self._loader = loader
 
-    # What is what
+    # Kinds of values
 
     def is_step_call(self, value: ResolvedValue) -> bool:
-        """Whether a value is the outcome of calling a step."""
+        """Whether a value is the result of calling a step."""
         if self._has_decorator(value, _STEP_DECORATORS):
             return value.path in ((CALL,), ("options", CALL, CALL))
         return value.dotted_path in ("holdfast.step()()", "holdfast.step()()()")  # charge = step(function)
 
     def is_workflow_call(self, value: ResolvedValue) -> bool:
-        """Whether a value is the outcome of calling a workflow: a child."""
+        """Whether a value is the result of calling a workflow: a child."""
         return self._has_decorator(value, _WORKFLOW_DECORATORS) and value.path in _CHILD_START_PATHS
 
     def is_coroutine_call(self, value: ResolvedValue) -> bool:
-        """Whether a value is the outcome of calling a plain async function."""
+        """Whether a value is the result of calling a plain async function."""
         if value.path != (CALL,) or not isinstance(value.root, DefinitionBinding):
             return False
         node = value.root.node
@@ -72,12 +67,12 @@ class WorkflowModule:
             return False
         return not decorators.isdisjoint(self._resolve_decorators(value.root, value.module))
 
-    def _resolve_decorators(self, defined: DefinitionBinding, module: SourceModule) -> list[str]:
-        reader = self.resolver if module is self.module else Resolver(module, self._loader)
-        found = (reader.resolve(decorator, defined.scope) for decorator in defined.node.decorator_list)
-        return ["?" if one is None else one.dotted_path or "?" for one in found]
+    def _resolve_decorators(self, definition: DefinitionBinding, module: SourceModule) -> list[str]:
+        resolver = self.resolver if module is self.module else Resolver(module, self._loader)
+        values = (resolver.resolve(decorator, definition.scope) for decorator in definition.node.decorator_list)
+        return ["?" if value is None else value.dotted_path or "?" for value in values]
 
-    # Which functions are workflow code
+    # Workflow code
 
     def find_workflow_functions(self) -> list[WorkflowFunction]:
         """Every function of the module that is workflow code, each once, workflows first."""
@@ -94,46 +89,46 @@ class WorkflowModule:
 
     def _find_workflows(self) -> Iterator[WorkflowFunction]:
         scopes = self.module.scopes
-        for node, scope in scopes.iter_functions():
-            if not _WORKFLOW_DECORATORS.isdisjoint(
-                self._resolve_decorators(DefinitionBinding(node, scope), self.module)
-            ):
-                yield WorkflowFunction(node, node.name, True)
-        for node, scope in scopes.iter_classes():
-            if not _WORKFLOW_DECORATORS.isdisjoint(
-                self._resolve_decorators(DefinitionBinding(node, scope), self.module)
-            ):
+        for definition in sorted(scopes.iter_definitions(), key=lambda item: isinstance(item.node, ast.ClassDef)):
+            node = definition.node
+            if _WORKFLOW_DECORATORS.isdisjoint(self._resolve_decorators(definition, self.module)):
+                continue
+            if isinstance(node, ast.ClassDef):
                 for condition in self._find_conditions(node, scopes.get_scope(node)):
                     yield WorkflowFunction(condition, node.name, False)
+            else:
+                yield WorkflowFunction(node, node.name, True)
         for node in ast.walk(self.module.tree):  # flow = workflow(function), flow = workflow(id="x")(function)
             match node:
-                case ast.Assign(value=ast.Call(func=maker, args=[ast.Name() as given])):
-                    made, function = (self.resolver.resolve(one, scopes.module_scope) for one in (maker, given))
-                    if (
-                        made is not None
-                        and made.dotted_path in _WORKFLOW_DECORATORS
-                        and (found := self._get_plain_function(function))
-                    ):
-                        yield WorkflowFunction(found, given.id, True)
+                case ast.Assign(value=ast.Call(func=decorator, args=[ast.Name() as argument])):
+                    value = self.resolver.resolve(decorator, scopes.module_scope)
+                    if value is not None and value.dotted_path in _WORKFLOW_DECORATORS:
+                        function = self._get_plain_function(self.resolver.resolve(argument, scopes.module_scope))
+                        if function is not None:
+                            yield WorkflowFunction(function, argument.id, True)
                 case _:
                     pass
 
     def _find_conditions(self, node: ast.ClassDef, scope: Scope) -> Iterator[FunctionNode]:
-        """What the steps of a class name as ``when=``."""
+        """The ``when=`` arguments of the steps of a class."""
         for method in node.body:
             if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             for decorator in method.decorator_list:
-                made = self.resolver.resolve(decorator, scope)
-                if not isinstance(decorator, ast.Call) or made is None or not made.dotted_path.startswith("holdfast."):
+                value = self.resolver.resolve(decorator, scope)
+                if (
+                    not isinstance(decorator, ast.Call)
+                    or value is None
+                    or not value.dotted_path.startswith("holdfast.")
+                ):
                     continue
                 for keyword in decorator.keywords:
                     if keyword.arg != "when":
                         continue
                     if isinstance(keyword.value, ast.Lambda):
                         yield keyword.value
-                    elif found := self._get_plain_function(self.resolver.resolve(keyword.value, scope)):
-                        yield found
+                    elif function := self._get_plain_function(self.resolver.resolve(keyword.value, scope)):
+                        yield function
 
     def _find_called_functions(self, node: FunctionNode) -> Iterator[FunctionNode]:
         for inner, scope in self.walk(node):
@@ -143,9 +138,9 @@ class WorkflowModule:
             if value is not None:
                 yield from self._find_functions(value)
             if self._is_calling_arguments(inner, scope):
-                for given in [*inner.args, *(keyword.value for keyword in inner.keywords)]:
-                    if isinstance(given, ast.Name | ast.Attribute):
-                        function = self._get_plain_function(self.resolver.resolve(given, scope))
+                for argument in [*inner.args, *(keyword.value for keyword in inner.keywords)]:
+                    if isinstance(argument, ast.Name | ast.Attribute):
+                        function = self._get_plain_function(self.resolver.resolve(argument, scope))
                         if function is not None:
                             yield function
 
@@ -155,8 +150,8 @@ class WorkflowModule:
             return
         node = value.root.node
         if not isinstance(node, ast.ClassDef):
-            if value.path == (CALL,) and (found := self._get_plain_function(ResolvedValue(value.module, value.root))):
-                yield found
+            if value.path == (CALL,) and (function := self._get_plain_function(replace(value, path=()))):
+                yield function
             return
         match value.path:
             case ("()",):
@@ -165,16 +160,16 @@ class WorkflowModule:
                 names = (method,)
             case _:
                 return
-        inside = self.module.scopes.get_scope(node)
+        class_scope = self.module.scopes.get_scope(node)
         for name in names:
-            for binding in inside.names.get(name, []):
+            for binding in class_scope.names.get(name, []):
                 if isinstance(binding, DefinitionBinding) and (
-                    found := self._get_plain_function(ResolvedValue(self.module, binding))
+                    function := self._get_plain_function(ResolvedValue(self.module, binding))
                 ):
-                    yield found
+                    yield function
 
     def _get_plain_function(self, value: ResolvedValue | None) -> FunctionNode | None:
-        """A plain function of this module: no step, no workflow, and nothing that its decorators may have changed."""
+        """A plain function of this module: not a step, not a workflow, and not changed by a decorator."""
         if (
             value is None
             or value.path
@@ -185,16 +180,16 @@ class WorkflowModule:
         node = value.root.node
         if isinstance(node, ast.ClassDef):
             return None
-        plain = all(one.startswith(_TRANSPARENT_PREFIXES) for one in self._resolve_decorators(value.root, self.module))
-        return node if plain else None
+        decorators = self._resolve_decorators(value.root, self.module)
+        return node if all(name.startswith(_TRANSPARENT_PREFIXES) for name in decorators) else None
 
     # Walking
 
     def walk(self, function: FunctionNode) -> Iterator[tuple[ast.AST, Scope]]:
         """All nodes of a function's body that run when it runs, each with its scope.
 
-        The bodies of functions inside it are left out: they run when they are called, and that may be in a step. Of
-        lambdas only those are read that are called where they are written, as in ``sorted(key=lambda ...)``.
+        It leaves out the bodies of functions inside it: they run when they are called, which may be in a step. It
+        includes only the lambdas that are called where they are written, as in ``sorted(key=lambda ...)``.
         """
         scope = self.module.scopes.get_scope(function)
         for node in [function.body] if isinstance(function, ast.Lambda) else function.body:
@@ -223,16 +218,16 @@ class WorkflowModule:
             yield from self._walk(child, scope)
 
     def _is_called_in_place(self, node: ast.Lambda, scope: Scope) -> bool:
-        around = self.module.scopes.parents[node]
-        if isinstance(around, ast.keyword):
-            around = self.module.scopes.parents[around]
-        return isinstance(around, ast.Call) and (around.func is node or self._is_calling_arguments(around, scope))
+        parent = self.module.scopes.parents[node]
+        if isinstance(parent, ast.keyword):
+            parent = self.module.scopes.parents[parent]
+        return isinstance(parent, ast.Call) and (parent.func is node or self._is_calling_arguments(parent, scope))
 
     def _is_calling_arguments(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether a call runs the functions that it is given, there and then."""
-        called = self.resolver.resolve(call.func, scope)
+        """Whether a call runs its function arguments at once."""
+        callee = self.resolver.resolve(call.func, scope)
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        return (called is not None and called.dotted_path in _CALLING_FUNCTIONS) or method in _CALLING_METHODS
+        return (callee is not None and callee.dotted_path in _CALLING_FUNCTIONS) or method in _CALLING_METHODS
 
 
 def _is_generator(node: ast.AsyncFunctionDef) -> bool:

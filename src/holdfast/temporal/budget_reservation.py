@@ -1,4 +1,4 @@
-"""What a step reserves with the budgets of its run, and what it has used."""
+"""The reservation of a step with the budgets of its run, and its usage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("holdfast.engine")
 T = TypeVar("T")
 
 STALE_CHECK_AFTER_S = 5.0
-"""Seconds after which a step that waits for others looks whether they are at work at all."""
+"""After this wait, a step checks whether the steps that it waits for are still in flight."""
 
 _PERMANENT_ERRORS = {
     RPCStatusCode.INVALID_ARGUMENT,
@@ -34,84 +34,83 @@ _PERMANENT_ERRORS = {
 
 
 class BudgetReservation:
-    """That of one step.
+    """The reservation of one step.
 
     Args:
-        client: the way to Temporal.
-        owners: the budgets that its run is under, the nearest first.
-        asker: the step.
-        step: its name.
+        client: the connection to Temporal.
+        owners: the budgets that apply to its run, the nearest first.
+        step: the step.
+        name: its name.
     """
 
-    def __init__(self, client: Client, owners: Sequence[BudgetOwner], asker: StepRef, step: str) -> None:
+    def __init__(self, client: Client, owners: Sequence[BudgetOwner], step: StepRef, name: str) -> None:
         self._client = client
         self._owners = owners
-        self._asker = asker
         self._step = step
+        self._name = name
         self._has_reserved = False
 
     async def reserve(self, expected: Usage) -> None:
-        """Reserve with every budget; without any, nothing is asked. Waits for the calls of others, if only these are in
-        the way."""
-        pause, waited = MIN_POLL_DELAY_S, 0.0
+        """Make a reservation with every budget. Waits while only the reservations of other calls are in the way."""
+        delay_s, waited_s = MIN_POLL_DELAY_S, 0.0
         while self._owners:
             self._has_reserved = True
-            refused = await self._retry_until_reachable(
-                lambda: budgets.reserve_usage(self._client, self._owners, self._asker, expected)
+            shortage = await self._retry_until_reachable(
+                lambda: budgets.reserve_usage(self._client, self._owners, self._step, expected)
             )
-            if refused is None:
+            if shortage is None:
                 return
-            if not refused.is_temporary:
-                raise make_shortage_error(self._asker.run_id, self._step, refused)
-            await asyncio.sleep(pause)
-            waited += pause
-            pause = min(MAX_POLL_DELAY_S, 2 * pause)
-            if waited > STALE_CHECK_AFTER_S:
-                waited = 0.0
-                await self._release_orphaned(refused.run_id)
+            if not shortage.is_temporary:
+                raise make_shortage_error(self._step.run_id, self._name, shortage)
+            await asyncio.sleep(delay_s)
+            waited_s += delay_s
+            delay_s = min(MAX_POLL_DELAY_S, 2 * delay_s)
+            if waited_s > STALE_CHECK_AFTER_S:
+                waited_s = 0.0
+                await self._release_orphaned(shortage.run_id)
 
     async def _release_orphaned(self, run_id: str) -> None:
-        [owner] = [one for one in self._owners if one.run_id == run_id]
-        given_back = await self._retry_until_reachable(lambda: budgets.release_orphaned(self._client, owner))
-        if given_back:
+        [owner] = [owner for owner in self._owners if owner.run_id == run_id]
+        count = await self._retry_until_reachable(lambda: budgets.release_orphaned(self._client, owner))
+        if count:
             log.info(
                 "%d reservation(s) with the budget of run %r were given back: nobody carries out the steps any more",
-                given_back,
+                count,
                 run_id,
             )
 
     async def report_usage(self, usage: Usage) -> None:
-        """The step has used so much, and will use no more."""
+        """Replace the reservation by the final usage of the step."""
         if self._owners and (self._has_reserved or usage != Usage()):
             self._has_reserved = False
             await self._retry_until_reachable(
-                lambda: budgets.report_usage(self._client, self._owners, self._asker, usage)
+                lambda: budgets.report_usage(self._client, self._owners, self._step, usage)
             )
 
     async def release(self) -> None:
-        """The step is not carried out."""
+        """Release the reservation of a step that is not executed."""
         if self._has_reserved:
             await self.report_usage(Usage())
 
     async def _retry_until_reachable(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Whatever becomes of it in the end, a step loses nothing when Temporal cannot be reached for a while."""
-        pause = MIN_POLL_DELAY_S
+        """Wait while Temporal cannot be reached, so that the step does not fail for it."""
+        delay_s = MIN_POLL_DELAY_S
         while True:
             try:
                 return await call()
             except (RPCError, TemporalError) as error:
                 if isinstance(error, RPCError) and error.status in _PERMANENT_ERRORS:
                     raise StoreError(
-                        f"Temporal refuses what {self._step!r} of run {self._asker.run_id!r} asks of the account of "
+                        f"Temporal refuses what {self._name!r} of run {self._step.run_id!r} asks of the account of "
                         f"its budget: {error}"
                     ) from error
-                said = error
-            await asyncio.sleep(pause)
-            if pause < MAX_POLL_DELAY_S <= 2 * pause:  # once, and not for what is over in a moment
+                cause = error
+            await asyncio.sleep(delay_s)
+            if delay_s < MAX_POLL_DELAY_S <= 2 * delay_s:  # once, and not for a short interruption
                 log.warning(
                     "%r of run %r waits for the account of its budget, which cannot be reached: %s",
-                    self._step,
-                    self._asker.run_id,
-                    said,
+                    self._name,
+                    self._step.run_id,
+                    cause,
                 )
-            pause = min(MAX_POLL_DELAY_S, 2 * pause)
+            delay_s = min(MAX_POLL_DELAY_S, 2 * delay_s)

@@ -1,4 +1,4 @@
-"""The runs that a live execution starts: child workflows, each on the task queue of its own workflow."""
+"""The child workflows of a live execution, each on the task queue of its own workflow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.temporal.task_results import read_end
 
 
 class ChildWorkflows:
-    """The handles of child workflows, and the tasks that follow them; ``receive`` gets what happens to them."""
+    """The child workflows of one execution; ``receive`` gets their events."""
 
     def __init__(self, receive: Callable[[RunEvent], None]) -> None:
         self._receive = receive
@@ -34,7 +34,7 @@ class ChildWorkflows:
         return bool(self._tasks)
 
     def start(self, new: NewRun, position: int, memo: Mapping[str, Any], *, is_awaited: bool) -> None:
-        """Start one, and report its start and its end."""
+        """Start a child, and report its start and its end."""
         task = self._loop.create_task(self._run(new, position, memo, is_awaited))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -63,7 +63,7 @@ class ChildWorkflows:
         self._receive(ChildEnded(position, new.id, read_end(handle)))
 
     def cancel(self, run_id: str) -> None:
-        """Ask for one to be cancelled."""
+        """Cancel a child, as soon as it has started."""
         handle = self._handles.get(run_id)
         if handle is None:
             self._cancelled_before_start.add(run_id)

@@ -1,4 +1,4 @@
-"""What a ``Runtime`` over ``temporal://`` is: it starts runs in Temporal, and serves those that this process knows."""
+"""The engine of a ``Runtime`` over ``temporal://``: it starts runs in Temporal, and serves this process's workflows."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from holdfast.stores.contract import History
 from holdfast.stores.operations import ClientOp, NewRun, Op, OpResult, OpStatus, ReopenRun, Run, StartRun
 from holdfast.stores.served_versions import make_served_name
 from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.awaited_run import AwaitedRun, FoundRun
 from holdfast.stores.temporal.connection import Encryption
 from holdfast.stores.temporal.history import fetch_events_after
 from holdfast.stores.temporal.payloads import get_max_value_size
@@ -38,7 +39,6 @@ from holdfast.stores.temporal.store import TemporalStore
 from holdfast.stores.temporal.targets import Target
 from holdfast.stores.temporal.visibility import list_other_task_queues
 from holdfast.temporal.activities import Activities
-from holdfast.temporal.awaited_run import AwaitedRun, FoundRun
 from holdfast.temporal.engine_context import EngineContext, TemporalSettings
 from holdfast.temporal.rebuilt_runs import RebuiltRuns
 from holdfast.temporal.worker_thread import WorkerThread
@@ -46,14 +46,14 @@ from holdfast.temporal.worker_thread import WorkerThread
 log = logging.getLogger("holdfast.engine")
 
 NOTIFY_INTERVAL_S = 0.3
-"""Seconds between two looks of whoever follows a run: nobody tells what others write."""
+"""How often followers of runs read them again: Temporal does not report changes."""
 
 
 class TemporalEngine:
-    """Executes runs that Temporal keeps, in this process."""
+    """Executes runs in Temporal, in this process."""
 
     worker_id = 0
-    """Temporal knows its workers; there is no row for this one."""
+    """Temporal has no rows for workers."""
 
     def __init__(
         self,
@@ -96,19 +96,19 @@ class TemporalEngine:
         )
         self._workers = WorkerThread(self.context, self._connect, self._make_activities, max_concurrency)
         self._worker_store: TemporalStore | None = None
-        """The store, as the workers' thread has it."""
+        """The store of the workers' thread."""
         self.rebuilt_runs: RebuiltRuns
         self._published: set[str] = set()
         self._called_loaders: set[Callable[[], None]] = set()
         self._publish_lock = asyncio.Lock()
         self._notify_task: asyncio.Task[None] | None = None
-        self._is_hurried = False
+        self._is_grace_skipped = False
         self._is_closed = False
 
     # Opening and closing
 
     async def open(self) -> None:
-        """Connect, and begin to take runs."""
+        """Connect, and start to serve runs."""
         replay_logging.install_filter()
         self.loop = asyncio.get_running_loop()
         self._loop_watch = LoopWatchdog(max_blocked_s=self._max_blocked_s, on_stuck=lambda: self.on_stuck())
@@ -124,7 +124,7 @@ class TemporalEngine:
         self._notify_task = self.loop.create_task(self._notify_periodically(), name="holdfast-engine")
 
     async def _connect(self) -> Client:
-        """In the workers' thread."""
+        """Called in the workers' thread."""
         identity = f"{socket.gethostname()}:{os.getpid()}"
         self._worker_store = TemporalStore(self._target, encryption=self._encryption, identity=identity)
         await self._worker_store.open()
@@ -141,15 +141,14 @@ class TemporalEngine:
         if self._is_closed:
             return
         self._is_closed = True
-        if (
-            self._notify_task is None
-        ):  # never opened, or opening failed, and has cleaned up: that error must not be hidden
+        if self._notify_task is None:
+            # It was never opened, or opening failed and has cleaned up; another error must not hide that one.
             self.thread_pool.stop()
             return
         if self._notify_task is not asyncio.current_task():
             self._notify_task.cancel()
         try:
-            await self._workers.stop(grace_s, lambda: self._is_hurried)
+            await self._workers.stop(grace_s, lambda: self._is_grace_skipped)
         finally:
             forked_child.unguard_loop(self.loop)
         if self._worker_store is not None:
@@ -165,7 +164,7 @@ class TemporalEngine:
         )
 
     def abandon(self) -> None:
-        """The event loop is gone: let go of everything without it."""
+        """Release everything without the event loop, which has closed."""
         forked_child.unguard_loop(self.loop)
         self._is_closed = True
         self._workers.abandon()
@@ -173,17 +172,17 @@ class TemporalEngine:
         self.store.abandon()
 
     def skip_grace(self) -> None:
-        """Let a ``close`` that is under way wait for nothing more that is in flight."""
-        self._is_hurried = True
+        """Make a running ``close`` stop waiting for steps."""
+        self._is_grace_skipped = True
 
     @property
     def is_closed(self) -> bool:
-        """Whether this engine has let go of its runs."""
+        """Whether this engine has released its runs."""
         return self._is_closed
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it lets go of its runs, or is about to: the end of ``asyncio.run`` cancels all tasks at once."""
+        """Whether it is closed, or about to be: the end of ``asyncio.run`` cancels all tasks at once."""
         return self._is_closed or (self._notify_task is not None and self._notify_task.cancelling() > 0)
 
     async def _notify_periodically(self) -> None:
@@ -193,31 +192,31 @@ class TemporalEngine:
                 if self.change_feed:
                     self.change_feed.notify_all()
         except asyncio.CancelledError:
-            # `asyncio.run` cancels every task when its main coroutine has ended: the moment to leave in good order.
+            # `asyncio.run` cancels every task when its main coroutine has ended: the moment to close cleanly.
             if not self._is_closed:
                 await self.close()
             raise
 
     async def _publish_workflows(self) -> None:
-        """Announce what is new since the last time, and poll for it."""
+        """Announce new workflows, and poll for them."""
         async with self._publish_lock:
-            new = {name: one for name, one in self._definitions.items() if name not in self._published}
+            new = {name: item for name, item in self._definitions.items() if name not in self._published}
             for definition in new.values():
                 self._check_supported(definition)
                 if definition.load_imports is not None and definition.load_imports not in self._called_loaders:
                     await asyncio.to_thread(definition.load_imports)
                     self._called_loaders.add(definition.load_imports)
-            each = {id(definition): definition for definition in new.values()}
-            await self.store.publish_workflows([definition.to_spec() for definition in each.values()])
-            if each:
+            definitions = {id(definition): definition for definition in new.values()}.values()
+            await self.store.publish_workflows([definition.to_spec() for definition in definitions])
+            if definitions:
                 await self._workers.serve_entity_workflows()
-            await self._workers.serve(name for one in each.values() for name in self._list_task_queues(one))
+            await self._workers.serve(queue for item in definitions for queue in self._list_task_queues(item))
             self._published.update(new)
             if new and self._queues is None:
-                await self._serve_other_queues([one.name for one in each.values()])
+                await self._serve_other_queues([definition.name for definition in definitions])
 
     async def _serve_other_queues(self, workflows: Collection[str]) -> None:
-        """Poll also for runs that somebody has started in other queues than their workflow's own."""
+        """Also poll for runs that were started in other queues than their workflow's own."""
         try:
             async for task_queue in list_other_task_queues(self.client, workflows, self._workers.task_queues):
                 self._serve_task_queue(task_queue)
@@ -225,7 +224,7 @@ class TemporalEngine:
             log.warning("runs in other queues than those of their workflows cannot be looked for: %s", error)
 
     def _check_supported(self, definition: WorkflowDefinition) -> None:
-        """Refuse what Temporal cannot do, before a run finds out."""
+        """Refuse workflows with features that Temporal does not support."""
         self._check_no_queue_limits(definition.queue, f"workflow {definition.name!r}")
         if definition.schedules:
             raise UsageError(
@@ -237,8 +236,7 @@ class TemporalEngine:
         if queue in self._limits:
             raise UsageError(
                 f"{subject} is in the queue {queue!r}, which has limits, and Temporal cannot keep them for a fleet: "
-                "use a "
-                f"plain queue name there (see docs/temporal.md)"
+                f"use a plain queue name there (see docs/temporal.md)"
             )
 
     def _list_task_queues(self, definition: WorkflowDefinition) -> list[str]:
@@ -249,12 +247,12 @@ class TemporalEngine:
         ]
 
     def _serve_task_queue(self, task_queue: str) -> None:
-        """A run was started in a queue that is not its workflow's own: serve that as well, if all queues are served."""
-        served = task_queue.partition("/")[2]
-        if self._queues is None and served in self._published:
+        """Also serve the queue of a started run, if this engine serves all queues."""
+        served_name = task_queue.partition("/")[2]
+        if self._queues is None and served_name in self._published:
             self._workers.serve_soon(task_queue)
 
-    # What the runtime asks for
+    # For the runtime
 
     async def start(self, new: NewRun, *, join_orphan: bool) -> OpResult:
         """Create a run."""
@@ -267,7 +265,7 @@ class TemporalEngine:
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
         """A run's row and journal, if there is such a run."""
         run = await self.store.get_run(run_id)
-        return None if run is None else (run, await self.store.read_journal(run))
+        return None if run is None else (run, await self.store.read_journal(run_id))
 
     async def change_run(self, op: ClientOp) -> OpStatus:
         """Change a run from outside."""
@@ -282,27 +280,27 @@ class TemporalEngine:
 
     @property
     def writer(self) -> TemporalEngine:
-        """The way to change something."""
+        """The engine performs operations itself."""
         return self
 
     async def perform(self, op: Op) -> OpResult:
-        """Carry out an operation, and return the answer."""
+        """Perform an operation, and return the answer."""
         [answer] = await self.store.commit([op])
         return answer
 
-    # What steps ask for
+    # For steps
 
     async def update_run(self, run: Run, name: str, *args: Any) -> bool:
-        """Ask a run for a change of itself."""
+        """Send an update to a run; whether it was accepted."""
         return await self.store.update_run(run.id, identifiers.RESERVED_PREFIX + name, *args)
 
     @property
     def client(self) -> Client:
-        """The way to Temporal, on the program's loop."""
+        """The connection to Temporal of the program's loop."""
         return self.store.client
 
     async def find_previous_run(self, run: Run) -> str:
-        """The run before this one in its session, if that is still there."""
+        """The run before this one in its session, if it still exists."""
         previous = await find_previous_run(self.client, run)
         if previous and await self.store.get_run(previous) is None:
             log.info(
@@ -315,7 +313,7 @@ class TemporalEngine:
         return previous
 
     async def _find_run(self, awaited: AwaitedRun) -> FoundRun | None:
-        """In the workers' thread: look for a run, or wait for its end."""
+        """In the workers' thread: find a run, or wait for its end."""
         assert self._worker_store is not None
         run = await self._worker_store.get_run(awaited.run_id)
         if run is None:

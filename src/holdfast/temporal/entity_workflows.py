@@ -1,11 +1,11 @@
-"""The workflows that keep something for many runs: the account of a budget, the order of a session.
+"""The entity workflows: the account of a budget, and the order of a session.
 
-See ``stores.temporal.entity_workflows`` for what they are, and how they are reached. Their handlers wait for nothing,
-so that what they keep changes in one order, the one in which Temporal hands them what has come.
+See ``stores.temporal.entity_workflows`` for their purpose, and for how to call them. Their handlers do not wait before
+they change the state, so messages take effect in the order in which Temporal delivers them.
 
-**When they end.** A keeper that has heard nothing for a while looks whether the run that it is kept for is over, at
-first after a minute, then at longer and longer intervals. If that is so, it ends, with all that it knows as its result.
-Temporal lets no workflow end that has not heard everything that was sent to it.
+**When they end.** An entity that has received no message for a while checks whether its run has ended, first after a
+minute, then at longer and longer intervals. If so, it ends with its whole state as its result. Temporal does not let a
+workflow end before it has received all its messages.
 """
 
 from __future__ import annotations
@@ -22,54 +22,51 @@ from temporalio.exceptions import FailureError
 from holdfast.admission.usage import BUDGET_SIGNAL, BudgetLimits
 from holdfast.stores.rules import encode_budget
 from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.awaited_run import AwaitedRun, found_run_from_json
 from holdfast.stores.temporal.budgets import BUDGET_KEY, BudgetAccount, StepRef, usage_from_json
 from holdfast.stores.temporal.payloads import from_payload, to_raw_value
 from holdfast.stores.temporal.sessions import SessionOrder
-from holdfast.temporal.awaited_run import AwaitedRun
 
 FIRST_CHECK_S = 60.0
 MAX_CHECK_INTERVAL_S = 86_400.0
-"""Seconds without any message after which a keeper looks whether it is still needed; twice as long each time."""
+"""The time without a message after which an entity checks whether it is still needed; it doubles each time."""
 
 CONTINUE_AS_NEW_AFTER = 4000
-"""Events in its history after which a keeper continues as new, if Temporal does not suggest it before."""
+"""Events in its history after which an entity continues as new, if Temporal does not suggest it before."""
 
 CHECK_TIMEOUT = timedelta(seconds=60)
-"""For one look."""
 
 
 class _EntityWorkflow(ABC):
-    """What both have in common: how they live and end."""
+    """The life of an entity."""
 
     _message_count = 0
-    """How many messages have come."""
 
     @abstractmethod
     def _state_to_json(self) -> dict[str, Any]:
-        """All that it knows."""
+        """The whole state."""
 
     @abstractmethod
     def _get_owner_run_id(self) -> str:
-        """The run without which nobody needs it."""
+        """The run that needs the entity."""
 
-    @abstractmethod
     def _build_memo(self) -> dict[str, Any]:
-        """Its memo."""
+        return {}
 
     async def _run_until_unneeded(self) -> dict[str, Any]:
-        wait = FIRST_CHECK_S
+        wait_s = FIRST_CHECK_S
         while True:
-            heard = self._message_count
+            count = self._message_count
             try:
-                await workflow.wait_condition(_is_history_long, timeout=wait)
+                await workflow.wait_condition(_is_history_long, timeout=wait_s)
             except TimeoutError:
                 if (
-                    heard == self._message_count
+                    count == self._message_count
                     and await self._has_run_ended(self._get_owner_run_id())
-                    and heard == self._message_count
+                    and count == self._message_count
                 ):
                     return self._state_to_json()
-                wait = FIRST_CHECK_S if heard != self._message_count else min(2 * wait, MAX_CHECK_INTERVAL_S)
+                wait_s = FIRST_CHECK_S if count != self._message_count else min(2 * wait_s, MAX_CHECK_INTERVAL_S)
             else:
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 workflow.continue_as_new(self._state_to_json(), memo=self._build_memo())
@@ -82,7 +79,7 @@ class _EntityWorkflow(ABC):
             start_to_close_timeout=CHECK_TIMEOUT,
             summary=run_id,
         )
-        found = AwaitedRun.found_from_json(from_payload(answer.payload))
+        found = found_run_from_json(from_payload(answer.payload))
         return found is None or found.state.is_terminal
 
 
@@ -93,7 +90,7 @@ def _is_history_long() -> bool:
 
 @workflow.defn(name=identifiers.ACCOUNT_TYPE, sandboxed=False)
 class BudgetWorkflow(_EntityWorkflow):
-    """Keeps the account of a budget."""
+    """Holds the account of a budget."""
 
     @workflow.init
     def __init__(self, state: dict[str, Any]) -> None:
@@ -101,44 +98,44 @@ class BudgetWorkflow(_EntityWorkflow):
 
     @workflow.run
     async def run(self, state: dict[str, Any]) -> dict[str, Any]:
-        """As long as it is needed."""
+        """Live as long as it is needed."""
         return await self._run_until_unneeded()
 
     @workflow.update(name=identifiers.RESERVE_UPDATE)
-    async def reserve(self, asker: list[Any], expected: dict[str, Any]) -> dict[str, Any] | None:
-        """A step is about to use something: why it may not, if so."""
+    async def reserve(self, step: list[Any], expected: dict[str, Any]) -> dict[str, Any] | None:
+        """Make a reservation for a step. Returns the shortage if it is refused."""
         self._message_count += 1
-        refused = self._account.reserve(StepRef(*asker), usage_from_json(expected))
-        return None if refused is None else refused._asdict()
+        shortage = self._account.reserve(StepRef(*step), usage_from_json(expected))
+        return None if shortage is None else shortage._asdict()
 
     @workflow.signal(name=identifiers.USED_SIGNAL)
-    def record_usage(self, asker: list[Any], usage: dict[str, Any]) -> None:
-        """A step has used something, and will use no more."""
+    def record_usage(self, step: list[Any], usage: dict[str, Any]) -> None:
+        """Record the final usage of a step."""
         self._message_count += 1
-        self._account.record_usage(StepRef(*asker), usage_from_json(usage))
+        self._account.record_usage(StepRef(*step), usage_from_json(usage))
 
     @workflow.signal(name=identifiers.SET_BUDGET_SIGNAL)
     async def set_budget(self, limits: list[Any]) -> None:
-        """There is another budget: whoever was refused asks again."""
+        """Replace the budget, and let the refused steps ask again."""
         self._message_count += 1
-        given = BudgetLimits(*limits)
-        short = self._account.set_limits(given)
+        budget = BudgetLimits(*limits)
+        refused_steps = self._account.set_limits(budget)
         workflow.upsert_memo(self._build_memo())
-        for asker in short:
+        for step in refused_steps:
             try:
-                waits: Any = workflow.get_external_workflow_handle(asker.run_id)
-                await waits.signal(BUDGET_SIGNAL, to_raw_value(encode_budget(given)))
+                handle: Any = workflow.get_external_workflow_handle(step.run_id)
+                await handle.signal(BUDGET_SIGNAL, to_raw_value(encode_budget(budget)))
             except FailureError:
-                pass  # it has ended; a retry of it asks anew
+                pass  # it has ended; a retry of it asks again
 
     @workflow.query(name=identifiers.IN_FLIGHT_QUERY, description="The steps that something is reserved for")
     def list_reservations(self) -> list[list[Any]]:
         """The steps that something is reserved for."""
-        return [list(asker) for asker in self._account.reserved]
+        return [list(step) for step in self._account.reserved]
 
     @workflow.query(name=identifiers.STATUS_QUERY, description="What may be used, and what was")
     def status(self) -> dict[str, Any]:
-        """What may be used, and what was."""
+        """The limits, the usage, and the number of reservations."""
         account = self._account
         return {"budget": account.limits._asdict(), "used": asdict(account.used), "in_flight": len(account.reserved)}
 
@@ -154,7 +151,7 @@ class BudgetWorkflow(_EntityWorkflow):
 
 @workflow.defn(name=identifiers.SESSION_TYPE, sandboxed=False)
 class SessionWorkflow(_EntityWorkflow):
-    """Keeps the order of the runs in a session."""
+    """Holds the order of the runs in a session."""
 
     @workflow.init
     def __init__(self, state: dict[str, Any]) -> None:
@@ -162,18 +159,18 @@ class SessionWorkflow(_EntityWorkflow):
 
     @workflow.run
     async def run(self, state: dict[str, Any]) -> dict[str, Any]:
-        """As long as it is needed."""
+        """Live as long as it is needed."""
         return await self._run_until_unneeded()
 
     @workflow.update(name=identifiers.JOIN_UPDATE)
     async def join(self, run_id: str) -> str:
-        """A run asks which one came before it."""
+        """Append a run, and return the run before it."""
         self._message_count += 1
         return self._order.join(run_id)
 
     @workflow.signal(name=identifiers.JOINED_SIGNAL)
     def note_started(self, run_id: str) -> None:
-        """A run was started."""
+        """Append a run that was started."""
         self._message_count += 1
         self._order.join(run_id)
 
@@ -183,9 +180,5 @@ class SessionWorkflow(_EntityWorkflow):
     def _get_owner_run_id(self) -> str:
         return self._order.newest
 
-    def _build_memo(self) -> dict[str, Any]:
-        return {}
-
 
 ENTITY_WORKFLOWS = (BudgetWorkflow, SessionWorkflow)
-"""What a worker of their task queue serves."""

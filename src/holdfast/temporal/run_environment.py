@@ -1,4 +1,4 @@
-"""What a driver finds around it when its run is fed: a clock that stands, turns by hand, nobody to tell anything to."""
+"""The environment of a driver on Temporal: a clock that only events move, a callback queue, and no live events."""
 
 from __future__ import annotations
 
@@ -13,47 +13,44 @@ from holdfast.engine.live_events import LiveEventBuffer
 
 
 class NullLiveEvents:
-    """Nobody follows a run while its steps are in flight: Temporal has no place for it."""
+    """Drops live events: Temporal has no place for them."""
 
     def start_attempt(self, buffer: LiveEventBuffer, attempt: int, at: float) -> None:
-        """Nothing is told."""
+        """Does nothing."""
 
     def discard(self, buffer: LiveEventBuffer) -> None:
-        """Nothing was told."""
+        """Does nothing."""
 
     def flush_run(self, driver: Driver) -> None:
-        """There is nothing to tell."""
+        """Does nothing."""
 
     def write_skipped_steps(self, driver: Driver) -> None:
-        """A history has no place for it."""
+        """Does nothing."""
 
 
 class TemporalPatches(Patches):
-    """Which way a run takes is what Temporal says; it marks that in the history."""
+    """Patches that Temporal decides, and records in the history."""
 
     def __init__(self, records: Sequence[Record], is_patched: Callable[[str], bool]) -> None:
         super().__init__(records)
         self._is_patched = is_patched
 
     def decide(self, name: str, *, command_count: int, timer_count: int) -> bool:
-        """The answer to code that asks."""
-        known = self._decisions.get(name)
-        if known is None:
-            known = name in self._recorded_names
-            if (
-                not known
-                and not (command_count <= self._last_position or timer_count <= self._last_timer)
-                and self._is_patched(name)
-            ):
-                known = True
+        """Whether the code takes the new path."""
+        decision = self._decisions.get(name)
+        if decision is None:
+            decision = name in self._recorded_names
+            is_replaying = command_count <= self._last_position or timer_count <= self._last_timer
+            if not decision and not is_replaying and self._is_patched(name):
+                decision = True
                 self._newly_decided.append(name)
                 self._pending_names.add(name)
-            self._decisions[name] = known
-        return known
+            self._decisions[name] = decision
+        return decision
 
 
 class WorkflowTaskClock:
-    """The time of the workflow task that is being told. A run that is fed waits for nothing by itself."""
+    """The time of the current workflow task. A run on Temporal waits for nothing by itself."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -63,34 +60,34 @@ class WorkflowTaskClock:
         return self.time
 
     def monotonic(self) -> float:
-        """The same: nothing is measured by it."""
+        """The same: a driver measures nothing with it."""
         return self.time
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Any:
-        """Never asked for: timers are Temporal's."""
+        """Never called: Temporal has the timers."""
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
-        """Never asked for, either."""
+        """Never called, for the same reason."""
         raise NotImplementedError
 
     def draw_random(self) -> float:
-        """Never asked for, either: retries are made where steps are carried out."""
+        """Never called: activities retry steps."""
         raise NotImplementedError
 
 
 class CallbackQueue:
-    """As much of an event loop as a driver asks of its host. Whoever feeds the run lets it turn."""
+    """The part of an event loop that a driver needs from its host. ``drain`` runs it."""
 
     def __init__(self) -> None:
         self._ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
 
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
-        """Call this when it is its turn."""
+        """Add a callback."""
         self._ready.append((call, args))
 
     def drain(self) -> None:
-        """Call all that is ready, and what becomes ready by that."""
+        """Call all callbacks, including those that they add."""
         while self._ready:
             call, args = self._ready.popleft()
             call(*args)

@@ -1,7 +1,7 @@
-"""The one class that Temporal's workers know, whatever the workflow: it hands everything to the run that it holds.
+"""The one workflow class that Temporal's workers know: it passes everything to its ``LiveRun``.
 
-It runs outside the SDK's sandbox. The user's code runs on a loop that refuses what cannot be replayed (``core.loop``),
-and Holdfast's own code between the two does nothing else than what ``live_run`` says.
+It runs outside the SDK's sandbox. User code runs on a loop that refuses what cannot be replayed (``core.loop``), and
+Holdfast's own code in between is deterministic (``live_run``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENGINE_CONTEXT = "holdfast_site"
 
 
 class EngineContextInterceptor(Interceptor):
-    """Lets the workflows of a worker find what they share with the rest of its engine."""
+    """Gives the workflows of a worker access to its engine's context."""
 
     def __init__(self, engine_context: EngineContext) -> None:
         self._engine_context = engine_context
@@ -29,7 +29,7 @@ class EngineContextInterceptor(Interceptor):
     def workflow_interceptor_class(
         self, input: WorkflowInterceptorClassInput
     ) -> type[WorkflowInboundInterceptor] | None:
-        """Hand the site in; nothing is intercepted."""
+        """Add the context; this intercepts nothing."""
         cast(Any, input).unsafe_extern_functions[_ENGINE_CONTEXT] = lambda: self._engine_context
         return None
 
@@ -41,13 +41,13 @@ class RunWorkflow:
     def __init__(self) -> None:
         self._live_run: LiveRun | None = None
         self._early_signals: list[tuple[str, Sequence[RawValue]]] = []
-        """Signals that came before the run was there to hear them."""
+        """Signals that arrived before ``run`` was called."""
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> RawValue:
-        """From the beginning of an execution to its end."""
-        site: EngineContext = cast(Any, workflow).extern_functions()[_ENGINE_CONTEXT]()
-        self._live_run = LiveRun(site, args)
+        """Run an execution to its end."""
+        engine_context: EngineContext = cast(Any, workflow).extern_functions()[_ENGINE_CONTEXT]()
+        self._live_run = LiveRun(engine_context, args)
         early, self._early_signals = self._early_signals, []
         for name, values in early:
             self._live_run.receive_signal(name, values)
@@ -55,7 +55,7 @@ class RunWorkflow:
 
     @workflow.signal(dynamic=True)
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
-        """A signal has come."""
+        """Receive a signal."""
         if self._live_run is None:
             self._early_signals.append((name, args))
         else:
@@ -63,7 +63,7 @@ class RunWorkflow:
 
     @workflow.update(dynamic=True)
     async def on_update(self, name: str, args: Sequence[RawValue]) -> bool:
-        """A step of the run asks for a change of it."""
+        """Receive an update from a step of the run."""
         info = workflow.current_update_info()
         await workflow.wait_condition(lambda: self._live_run is not None)
         assert self._live_run is not None

@@ -1,15 +1,15 @@
 """An attempt of a step, in an activity.
 
-The activity itself (``activities``) runs in the thread of Temporal's workers; the step runs on the event loop of the
-program, or in a thread if it is a plain function, as everywhere. So a step that blocks its loop keeps nobody from
-telling Temporal that its worker lives.
+The activity itself (``activities``) runs in the thread of Temporal's workers. The step runs on the program's event
+loop, or in a thread if it is a plain function. So a step that blocks the loop does not keep its worker from sending
+heartbeats.
 
-**What counts as an attempt.** Temporal counts every time that it hands an activity out, also when the worker died or
-was told to stop. A step's ``retries`` are for its failures alone. So Temporal may try for ever, and what the attempts
-came to is kept with the heartbeat's details, with what the step wants to be kept (``progress``): those that have begun,
-and those of them that failed, or were handed over. The others took their worker down; a run whose step has done so
-``max_deliveries`` times is dead. An attempt that nobody has begun counts for nothing: a worker that stands still, or
-whose machine is gone without a word, is handed activities as long as Temporal believes in its connection.
+**What counts as an attempt.** Temporal counts every delivery of an activity, even when the worker died or stopped. A
+step's ``retries`` are only for its failures. So Temporal retries without limit, and the details of the heartbeat hold
+the counts, next to the step's ``progress``: the attempts that started, and those that failed or were handed over. The
+other ones killed their worker. A run is dead when its step has done so ``max_deliveries`` times. An attempt that did
+not start does not count: Temporal delivers activities to a frozen worker, or to a machine that is gone, until it
+notices that the connection is dead.
 """
 
 from __future__ import annotations
@@ -17,13 +17,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
-import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
-
-from temporalio.client import Client
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from holdfast.admission.usage import Usage
 from holdfast.background_tasks import forget_cancel_requests
@@ -31,9 +28,7 @@ from holdfast.codec import codec_for, encode_error, get_error_message, validate_
 from holdfast.core.seeded_random import SeededRandom
 from holdfast.engine.attempts import call_sync_step, make_self_cancelled_error, run_with_timeout
 from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
-from holdfast.engine.host import StepEngine
 from holdfast.engine.step_context import StepContext, current_context
-from holdfast.engine.thread_pool import StepThreadPool
 from holdfast.errors import FenceLost, StepFailed, UnrecordableValue
 from holdfast.stores.contract import History
 from holdfast.stores.memories import MemoryChange
@@ -42,22 +37,25 @@ from holdfast.stores.temporal.budgets import StepRef
 from holdfast.temporal.budget_reservation import BudgetReservation
 from holdfast.temporal.engine_context import StartedCommand
 
+if TYPE_CHECKING:
+    from holdfast.temporal.engine import TemporalEngine
+
 _progress_codec = codec_for(Any)
 
 
 @dataclass(frozen=True, slots=True)
 class PastAttempts:
-    """What is known of the attempts before: the details of a heartbeat."""
+    """The earlier attempts of a step: the details of a heartbeat."""
 
     failure_count: int = 0
     handed_over_count: int = 0
-    """How often a worker has stopped in good order meanwhile."""
+    """Attempts during which a worker stopped cleanly."""
     started_count: int = 0
-    """How many attempts have begun, with the present one."""
+    """Attempts that have started, including the current one."""
     lookup_failure_count: int = 0
-    """How often it could not be found out what the step is; these have begun as well."""
+    """Attempts that did not find the step's command; these have started as well."""
     progress: str | None = None
-    """What the step last handed to ``heartbeat``, encoded."""
+    """The last argument of ``heartbeat``, encoded."""
     error: str = ""
     """Why the last attempt failed, for people to read."""
     failing_since: float | None = None
@@ -65,78 +63,43 @@ class PastAttempts:
 
     @classmethod
     def from_details(cls, details: Any) -> PastAttempts:
-        """As it was kept; whatever it is not is left out."""
+        """Read the stored form. Unknown fields are ignored."""
         if not isinstance(details, dict):
             return cls()
-        kept = cast(dict[str, Any], details)
-        return cls(**{field.name: kept[field.name] for field in fields(cls) if field.name in kept})
+        values = cast(dict[str, Any], details)
+        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
     def to_details(self) -> dict[str, Any]:
-        """To be kept."""
+        """The stored form."""
         return asdict(self)
 
     def with_started_attempt(self, attempt: int) -> PastAttempts:
-        """With an attempt that begins, which is the one of this number that Temporal has handed out."""
-        # Whoever had the first may have died before a word of it came here: that is taken to be so.
+        """Count the current attempt, which is Temporal's delivery of this number."""
+        # The first worker may have died before it could send a heartbeat: assume that it started the step.
         return replace(self, started_count=max(self.started_count, 1 if attempt > 1 else 0) + 1)
 
     @property
     def death_count(self) -> int:
-        """How many workers the step has taken down, if the present attempt does not."""
+        """The number of workers that the earlier attempts killed."""
         return self.started_count - 1 - self.failure_count - self.handed_over_count - self.lookup_failure_count
 
 
 class Outcome(NamedTuple):
-    """What an attempt has led to."""
+    """The outcome of an attempt."""
 
     payload: bytes
     """The encoded value, or error."""
     error: BaseException | None = None
     usage: str = ""
-    """What it has used, as JSON."""
-
-
-class StepHost(StepEngine, Protocol):
-    """What an attempt needs of the engine."""
-
-    @property
-    def client(self) -> Client:
-        """The way to Temporal, on the program's loop."""
-        ...
-
-    @property
-    def thread_pool(self) -> StepThreadPool:
-        """Where plain functions run."""
-        ...
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether it lets go of its runs, or is about to."""
-        ...
-
-    async def find_previous_run(self, run: Run) -> str:
-        """The run before this one in its session, if that is still there."""
-        ...
-
-    async def read_run(self, run_id: str) -> tuple[Run, History] | None:
-        """A run's row and journal."""
-        ...
-
-    async def change_run(self, op: ClientOp) -> OpStatus:
-        """Change a run."""
-        ...
-
-    async def update_run(self, run: Run, name: str, *args: Any) -> bool:
-        """Ask a run for a change of itself."""
-        ...
+    """Its usage, as JSON."""
 
 
 class StepAttempt:
-    """One attempt: the step's ``StepExecutor``. Made in the worker's thread, and executed on the program's loop."""
+    """One attempt: the step's ``StepExecutor``. Created in the workers' thread, and executed on the program's loop."""
 
     def __init__(
         self,
-        host: StepHost,
+        engine: TemporalEngine,
         started_command: StartedCommand,
         execution_id: str,
         past: PastAttempts,
@@ -145,30 +108,28 @@ class StepAttempt:
     ) -> None:
         self.memory_change: MemoryChange | None = None
         self.run = started_command.run
-        self.engine = host
-        self._host = host
+        self.engine = engine
         self._call: StepCall = started_command.command.call
         self._position = started_command.command.position
         self.number = past.failure_count + 1
         self.past = past
         self.stop_reason: BaseException | None = None
-        """Why it should stop."""
         self._send_heartbeat = send_heartbeat
         self._save_past = save_past
         self._has_ended = False
         self._used: ModelUsage | None = None
-        self._started_at = host.clock.now()
-        asker = StepRef(self.run.id, execution_id, self._position)
-        self._reservation = BudgetReservation(host.client, started_command.budgets, asker, self.step.name)
+        self._started_at = engine.clock.now()
+        step_ref = StepRef(self.run.id, execution_id, self._position)
+        self._reservation = BudgetReservation(engine.client, started_command.budgets, step_ref, self.step.name)
 
     @property
     def step(self) -> StepDefinition:
-        """The step."""
+        """The definition of the step."""
         return self._call.step
 
     @property
     def idempotency_key(self) -> str:
-        """Stable over attempts, crashes and replays."""
+        """The same in all attempts, after crashes, and on replay."""
         return SeededRandom(self.run.seed, self.run.rewind_points).derive_idempotency_key(
             self._position, self.step.name
         )
@@ -178,14 +139,14 @@ class StepAttempt:
         """When the first attempt failed."""
         return self.past.failing_since
 
-    # Carrying it out, on the program's loop
+    # Execution, on the program's loop
 
     async def execute(self) -> Outcome:
         """Make the attempt."""
         try:
             value = await self._call_step()
         except asyncio.CancelledError:
-            if self.stop_reason is not None or self._host.is_stopping:
+            if self.stop_reason is not None or self.engine.is_stopping:
                 raise
             error: BaseException = make_self_cancelled_error(self.step, self.run.id)
         except FenceLost as lost:
@@ -215,16 +176,16 @@ class StepAttempt:
             call = partial(step.function, *args, **kwargs)
         else:
             call = partial(self._call_in_thread, args, kwargs)
-            await self._host.thread_pool.reserve()
+            await self.engine.thread_pool.reserve()
         return await run_with_timeout(step, self.run.id, self.number, call)
 
     async def _call_in_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         context = contextvars.copy_context()
         call = partial(call_sync_step, self.step, args, kwargs)
-        return await self._host.thread_pool.run(lambda: context.run(self._call_unless_stopped, call))
+        return await self.engine.thread_pool.run(lambda: context.run(self._call_unless_stopped, call))
 
     def _call_unless_stopped(self, call: Callable[[], Any]) -> Any:
-        """In the thread: somebody may have stopped the step while it waited for its turn there."""
+        """In the thread: the step may have been stopped while it waited for a thread."""
         if self.stop_reason is not None:
             raise FenceLost(f"step {self.step.name!r} had not begun when it was stopped")
         return call()
@@ -235,18 +196,18 @@ class StepAttempt:
         what = f"the output of step {step.name!r}"
         try:
             payload, _ = step.output_codec.round_trip(value, what)
-            validate_size(payload, what, self._host.max_value)
+            validate_size(payload, what, self.engine.max_value)
         except UnrecordableValue as refused:
             return Outcome(encode_error(refused), refused)
         if self.memory_change is not None:
-            await self._host.writer.perform(self.memory_change)
+            await self.engine.writer.perform(self.memory_change)
         used = await self.report_usage()
         return Outcome(payload, None, "" if used is None else json.dumps({**asdict(used.usage), "model": used.model}))
 
-    # What a step may ask for (see `engine.step_context.StepExecutor`)
+    # The step's requests (see `engine.step_context.StepExecutor`)
 
     def heartbeat(self, context: StepContext, progress: Any) -> None:
-        """A heartbeat, from whatever thread the step runs in."""
+        """Send a heartbeat, from the thread of the step."""
         if isinstance(self.stop_reason, FenceLost):
             raise FenceLost(f"run {context.run_id!r} is held by another worker now; step {context.name!r} must stop")
         if self.stop_reason is not None:
@@ -258,66 +219,66 @@ class StepAttempt:
             self._send_heartbeat(self.past)
 
     async def save_progress(self, context: StepContext, progress: Any) -> None:
-        """A heartbeat that is waited for."""
+        """Send a heartbeat, and wait until Temporal has it."""
         self.heartbeat(context, None)
         self._set_progress(context, progress)
         await self._save_past(self.past)
 
     def _set_progress(self, context: StepContext, progress: Any) -> None:
         what = f"the progress of step {context.name!r}"
-        encoded = validate_size(_progress_codec.encode(progress, what), what, self._host.max_value)
+        encoded = validate_size(_progress_codec.encode(progress, what), what, self.engine.max_value)
         self.past = replace(self.past, progress=encoded.decode())
 
     def publish_text(self, context: StepContext, text: str) -> None:
-        """Nobody can follow a step on Temporal."""
+        """Does nothing: Temporal has no live events."""
 
     def get_text_appender(self, context: StepContext, request_number: int) -> Callable[[str], None]:
-        """Nobody can, either."""
+        """Does nothing, for the same reason."""
         return lambda _: None
 
     async def reserve(self, expected: Usage) -> None:
-        """Ask for a piece of the run's budgets."""
+        """Make a reservation with the run's budgets."""
         await self._reservation.reserve(expected)
 
     async def report_usage(self) -> ModelUsage | None:
-        """The step has an outcome: tell the run's budgets what it has used."""
+        """Report the usage of a step that has an outcome to the run's budgets."""
         used = self._used
         if self.run.has_budget:
             usage, model = used or ModelUsage(Usage(), "")
-            used = ModelUsage(replace(usage, seconds=max(0.0, self._host.clock.now() - self._started_at)), model)
+            used = ModelUsage(replace(usage, seconds=max(0.0, self.engine.clock.now() - self._started_at)), model)
             await self._reservation.report_usage(used.usage)
         return used
 
     async def release_reservation(self) -> None:
-        """The step has none, and nobody makes another attempt."""
+        """Release the reservation of a step without an outcome that is not attempted again."""
         await self._reservation.release()
 
     async def get_previous_run_id(self) -> str:
         """The run before this one in its session."""
         run = self.run
-        return run.previous_run if run.previous_run or not run.session else await self._host.find_previous_run(run)
+        return run.previous_run if run.previous_run or not run.session else await self.engine.find_previous_run(run)
 
     async def remind_approval(
         self, approval_id: str, reminder_count: int, assignee: str, expires_at: float | None
     ) -> bool:
-        """Note that people are told of a question again."""
-        return await self._host.update_run(self.run, "remind", approval_id, reminder_count, assignee, expires_at)
+        """Note that people were reminded of an approval."""
+        return await self.engine.update_run(self.run, "remind", approval_id, reminder_count, assignee, expires_at)
 
     async def withdraw_approval(self, approval_id: str) -> bool:
-        """Take a question back."""
-        return await self._host.update_run(self.run, "withdraw", approval_id)
+        """Withdraw an approval."""
+        return await self.engine.update_run(self.run, "withdraw", approval_id)
 
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
         """Another run's row and journal."""
-        return await self._host.read_run(run_id)
+        return await self.engine.read_run(run_id)
 
     async def change_run(self, op: ClientOp) -> OpStatus:
         """Change another run."""
-        return await self._host.change_run(op)
+        return await self.engine.change_run(op)
 
 
 class CrossLoopTask:
-    """A coroutine on the program's loop, for somebody who waits for it in another thread."""
+    """A coroutine on the program's loop that a caller awaits on another loop. Its ``future`` survives ``cancel``."""
 
     def __init__(
         self,
@@ -329,7 +290,6 @@ class CrossLoopTask:
         self._caller_loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Outcome] | None = None
         self._is_cancelled = False
-        self._lock = threading.Lock()
         self.future: asyncio.Future[Outcome] = self._caller_loop.create_future()
         loop.call_soon_threadsafe(self._start, coro, context)
 
@@ -343,7 +303,7 @@ class CrossLoopTask:
         try:
             self._caller_loop.call_soon_threadsafe(self._copy_result, task)
         except RuntimeError:
-            pass  # the workers' loop has closed: nobody waits any more
+            pass  # the workers' loop has closed, so there is no caller
 
     def _copy_result(self, task: asyncio.Task[Outcome]) -> None:
         if self.future.done():
@@ -356,7 +316,7 @@ class CrossLoopTask:
             self.future.set_result(task.result())
 
     def cancel(self) -> None:
-        """Cancel it."""
+        """Cancel the coroutine; the ``future`` still gets its outcome."""
         self._is_cancelled = True
         try:
             self._loop.call_soon_threadsafe(self._cancel_task)

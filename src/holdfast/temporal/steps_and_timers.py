@@ -1,4 +1,4 @@
-"""Steps and timers of a run that is fed: begun here, carried out elsewhere, and told of when they are over."""
+"""Steps and timers of a run: Temporal executes them, and events report their ends."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from holdfast.errors import UsageError
 from holdfast.stores.rules import encode_death_error
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.outcomes import encode_step_failure
-from holdfast.stores.temporal.run_events import EndResult, EndStatus, StepEnded
+from holdfast.stores.temporal.run_events import EndResult, EndStatus, StepEnded, format_timer_summary
 
 if TYPE_CHECKING:
     from holdfast.temporal.temporal_run import TemporalRun
 
 
 class TemporalStep:
-    """A step that somebody else carries out."""
+    """A step that an activity executes."""
 
     has_prior_intent = False
-    """Temporal keeps what was begun: a ``once`` step is never begun twice."""
+    """Temporal records the start of an activity, so it never starts a ``once`` step twice."""
     retry_at: float | None = None
-    """Temporal waits for its next attempt, not the run."""
+    """Temporal, not the run, waits for the next attempt."""
 
     def __init__(self, run: TemporalRun, driver: Driver, command: Command) -> None:
         self.command = command
@@ -40,7 +40,7 @@ class TemporalStep:
         return self.command.call
 
     def launch(self) -> None:
-        """Let somebody carry it out."""
+        """Start the activity as soon as the limits allow it."""
         step = self.call.step
         if not step.is_transactional:
             self._run.activity_limiter.start_when_possible(self.command.position, partial(self._run.start_step, self))
@@ -54,43 +54,43 @@ class TemporalStep:
         self._run.call_soon(self._run.apply_workflow_task, self._run.clock.now(), [refused])
 
     def cancel(self, *, detach: bool = False) -> None:
-        """Nobody wants the outcome any more."""
+        """Withdraw the step, and cancel its activity unless ``detach``."""
         self.is_withdrawn = True
         if detach:
             return
         if self.is_outcome_required:
             self._driver.recorder.add_pending(self.command.position)
         if self._run.activity_limiter.discard_waiting(self.command.position):
-            never = StepEnded(self.command.position, EndResult(EndStatus.CANCELLED, b"null"))
-            self._run.call_soon(self._run.apply_workflow_task, self._run.clock.now(), [never])
+            cancelled = StepEnded(self.command.position, EndResult(EndStatus.CANCELLED))
+            self._run.call_soon(self._run.apply_workflow_task, self._run.clock.now(), [cancelled])
         else:
             self._run.cancel_step(self)
 
     @property
     def is_outcome_required(self) -> bool:
-        """Whether it must be known if it happened, also when nobody wants the outcome: it may have to be undone."""
+        """Whether even a withdrawn step needs a known outcome, because it may have to be compensated."""
         return self.call.has_compensation or self.call.is_once
 
     def make_intent(self) -> Attempt:
-        """Nothing has to be noted: that it is scheduled is in the history before anybody begins it."""
+        """Not stored: the history has the scheduled activity before a worker starts it."""
         return Attempt(self.command.position, 1, intent=True)
 
     def make_intent_withdrawal(self) -> Attempt:
-        """The same."""
+        """Not stored, for the same reason."""
         return Attempt(self.command.position, 0)
 
     to_attempt = make_intent_withdrawal
 
     def on_ended(self, event: StepEnded) -> None:
-        """It has an outcome."""
+        """Record the outcome."""
         ended = event.result
         if self.is_withdrawn:
             if self.is_outcome_required:
                 self._driver.recorder.remove_answered(self.command.position)
                 if ended.status is EndStatus.COMPLETED:
-                    self._record_hole(event)
+                    self._record_withdrawn(event)
                 elif not self._driver.is_closed:
-                    self._driver.finish_turn()  # the run's end may have waited for this alone
+                    self._driver.finish_turn()  # the end of the run may have waited only for this
             return
         if ended.status is EndStatus.DEAD or (
             ended.status in (EndStatus.TIMED_OUT, EndStatus.HANDED_OVER) and not self.call.is_once
@@ -112,7 +112,7 @@ class TemporalStep:
             has_attempt_row=False,
         )
 
-    def _record_hole(self, event: StepEnded) -> None:
+    def _record_withdrawn(self, event: StepEnded) -> None:
         command = self.command
         self._driver.recorder.record(
             command.kind, command.position, command.name, payload=event.result.payload, started_at=event.started_at
@@ -124,7 +124,7 @@ class TemporalStep:
 
 
 class TemporalTimers:
-    """A run's timers and its deadline: each is one of Temporal's."""
+    """A run's timers and its deadline: each is a timer of Temporal."""
 
     def __init__(self, run: TemporalRun, driver: Driver) -> None:
         self.is_deadline_recorded = False
@@ -133,30 +133,29 @@ class TemporalTimers:
         self._set_positions: set[int | None] = set()
         self._fired_positions: set[int | None] = set()
         self._fired_while_paused: list[int | None] = []
-        """Due while the run was paused."""
 
     def arm(self) -> None:
-        """Have a timer for each that the code has set, and none for those that it has called off."""
-        rung, self._fired_while_paused = self._fired_while_paused, []
-        for position in rung:
+        """Set the timers that the code has set since, and cancel those that it has cancelled."""
+        fired, self._fired_while_paused = self._fired_while_paused, []
+        for position in fired:
             self._record_fired(position)
         timers, now = self._driver.execution.loop.timers, self._run.clock.now()
-        for position in [one for one in self._set_positions if one is not None and one not in timers]:
-            self._set_positions.discard(position)
-            self._run.cancel_timer(position)
+        for position in list(self._set_positions):
+            if position is not None and position not in timers:
+                self._set_positions.discard(position)
+                self._run.cancel_timer(position)
         for position, timer in timers.items():
             if position not in self._set_positions and position not in self._fired_positions:
                 self._set_positions.add(position)
-                self._run.set_timer(
-                    position, identifiers.format_timer_summary(position, timer.name, timer.when()), timer.when() - now
-                )
+                summary = format_timer_summary(position, timer.name, timer.when())
+                self._run.set_timer(position, summary, timer.when() - now)
         deadline = self._driver.run.deadline
         if deadline is not None and not self.is_deadline_recorded and None not in self._set_positions:
             self._set_positions.add(None)
             self._run.set_timer(None, identifiers.DEADLINE_SUMMARY, deadline - now)
 
     def on_fired(self, position: int | None) -> None:
-        """One is due."""
+        """A timer fired: record it, or remember it while the run is paused."""
         self._set_positions.discard(position)
         self._fired_positions.add(position)
         if self._driver.is_accepting:
@@ -174,12 +173,12 @@ class TemporalTimers:
             driver.recorder.record(RecordKind.TIMER, position, timer.name)
 
     def stop(self) -> None:
-        """Nobody is woken any more."""
+        """Does nothing: timers end with the execution."""
 
     def get_next_due_at(self) -> float | None:
-        """Temporal knows."""
+        """Always ``None``: Temporal knows when the next timer is due."""
         return None
 
     def record_due(self) -> bool:
-        """What is due comes by itself."""
+        """Does nothing: events report the timers that fired."""
         return False

@@ -1,4 +1,4 @@
-"""How an activity or a child workflow of a live execution has ended, from the task of its handle."""
+"""How an activity or a child workflow of a live execution ended, from the task of its handle."""
 
 from __future__ import annotations
 
@@ -13,22 +13,18 @@ from holdfast.stores.temporal.run_events import EndResult, EndStatus, result_fro
 
 
 def read_end(task: asyncio.Task[Any]) -> EndResult:
-    """How an activity or a child has ended, by the outcome of its handle."""
+    """The result of an activity or a child."""
     if task.cancelled():
-        return EndResult(EndStatus.CANCELLED, b"null")
+        return EndResult(EndStatus.CANCELLED)
     error = task.exception()
     if error is None:
         return EndResult(EndStatus.COMPLETED, from_payload(task.result().payload))
-    if isinstance(error, FailureError) and error.failure is not None:
-        return result_from_failure(error.failure)
-    return (
-        EndResult(EndStatus.CANCELLED, b"null")
-        if isinstance(error, FailureError)
-        else EndResult(EndStatus.FAILED, encode_error(error))
-    )
+    if not isinstance(error, FailureError):
+        return EndResult(EndStatus.FAILED, encode_error(error))
+    return EndResult(EndStatus.CANCELLED) if error.failure is None else result_from_failure(error.failure)
 
 
 def read_usage_note(task: asyncio.Task[Any]) -> str:
-    """The note on an activity's result that says what it has used."""
+    """The note with the usage on an activity's result."""
     is_done = not task.cancelled() and task.exception() is None
     return get_note(task.result().payload, "usage") if is_done else ""

@@ -1,23 +1,25 @@
-"""A run that is fed with what its history tells: the part that is the same for a live execution and for a recalled one.
+"""A run that the events of its history drive: what a live execution and a rebuilt one have in common.
 
-The run's driver is the journal engine's own, and so is what it means to be signalled, paused, cancelled, to wait for a
-child or to undo a step. It only has another host. Where the journal engine writes a record and goes on when that is
-durable, here the outcome is in Temporal's history before anybody hears of it: every write is answered at once. Where it
-carries a step out, here somebody is asked to (``start_step``), and the outcome comes back as a ``RunEvent``.
+The run's driver is that of the journal engine, and so is the meaning of signals, pause, cancel, children, and
+compensations. Only its host differs. The journal engine writes a record and continues when it is durable. Here the
+outcome is in Temporal's history before the run sees it, so every write is answered at once. The journal engine executes
+a step itself. Here ``start_step`` schedules it, and the outcome comes back as a ``RunEvent``.
 
-``apply_workflow_task`` takes all that one workflow task brings, in the order that ``run_events`` gives it. Nothing else
+``apply_workflow_task`` applies the events of one workflow task, in the order that ``run_events`` defines. Nothing else
 moves the run.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from temporalio.api.common.v1 import Payload
 
+from holdfast.codec import encode_inputs_by_name
+from holdfast.codec.tags import TAGGED_PREFIX
 from holdfast.core.commands import Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
@@ -47,7 +49,10 @@ from holdfast.stores.operations import (
 )
 from holdfast.stores.rules import is_child_failure
 from holdfast.stores.temporal import identifiers
-from holdfast.stores.temporal.carried_records import RecordPacker, unpack, unpack_signal_ids
+from holdfast.stores.temporal.approvals import check_memo_size
+from holdfast.stores.temporal.awaited_run import AwaitedRun
+from holdfast.stores.temporal.carried_records import RecordPacker, is_carried, unpack, unpack_signal_ids
+from holdfast.stores.temporal.outcomes import get_dedup_id, get_signal_payload
 from holdfast.stores.temporal.payloads import from_payload, get_max_value_size, load_json
 from holdfast.stores.temporal.run_events import (
     CancelRequested,
@@ -61,9 +66,9 @@ from holdfast.stores.temporal.run_events import (
     UpdateReceived,
     split_stages,
 )
+from holdfast.stores.temporal.run_memo import EXTERNAL_PAYLOADS_KEY, budgets_from_memo, run_from_memo
 from holdfast.temporal import start_limiter
-from holdfast.temporal.approval_memo import check_memo_size
-from holdfast.temporal.awaited_run import AwaitedRun
+from holdfast.temporal.engine_context import EngineContext
 from holdfast.temporal.linked_runs import LinkedRuns
 from holdfast.temporal.run_environment import CallbackQueue, NullLiveEvents, TemporalPatches, WorkflowTaskClock
 from holdfast.temporal.start_limiter import StartLimiter
@@ -73,46 +78,65 @@ _CANCEL_REQUEST = RunRequests(0, is_cancel_requested=True, is_pause_requested=Fa
 _PAUSE_REQUEST = RunRequests(0, is_cancel_requested=False, is_pause_requested=True)
 
 
-class TemporalRun(ABC):
-    """A run that is fed. It is its driver's host, and its writer."""
+class TemporalRun:
+    """A run, as the host and the writer of its driver.
+
+    Args:
+        engine_context: the workflows and the settings of the engine.
+        run_memo: the memo's entry about the run.
+        args: the arguments of the execution.
+        id: the run's id.
+        execution_id: Temporal's run id.
+        workflow: the name of the workflow.
+        started_at: when the execution started.
+    """
 
     worker_id = 0
     run_log = RunLog(is_encrypted=True)
-    """It says little: whoever reads a history is told there what has happened. A live execution has its engine's."""
+    """Logs little, because the history says what happened. A live execution uses its engine's log."""
     execution_factory: Callable[..., Execution] = Execution
 
     def __init__(
         self,
-        run: Run,
-        definition: WorkflowDefinition,
-        carried: Iterable[Payload],
-        max_value: int,
+        engine_context: EngineContext,
+        run_memo: Mapping[str, Any],
+        args: Sequence[Payload],
         *,
-        external_payloads: bool,
+        id: str,
+        execution_id: str,
+        workflow: str,
+        started_at: float,
     ) -> None:
+        definition = engine_context.get_definition(workflow, run_memo.get("version", ""))
+        run = run_from_memo(
+            run_memo,
+            id=id,
+            execution_id=execution_id,
+            workflow=workflow,
+            inputs=_build_inputs(definition, [payload for payload in args if not is_carried(payload)]),
+            started_at=started_at,
+        )
+        self._budgets = budgets_from_memo(run_memo, id)
         self.clock = WorkflowTaskClock()
         self.live_events = NullLiveEvents()
         self.change_feed = ChangeFeed()
         self.callbacks = CallbackQueue()
         self.loop = cast(asyncio.AbstractEventLoop, self.callbacks)
         self.is_draining = False
-        self.max_value = get_max_value_size(max_value, has_external_payloads=external_payloads)
-        self.has_external_payloads = external_payloads
-        """Whether large payloads have a storage of their own."""
+        self.has_external_payloads = bool(run_memo.get(EXTERNAL_PAYLOADS_KEY))
+        self.max_value = get_max_value_size(
+            engine_context.settings.max_value, has_external_payloads=self.has_external_payloads
+        )
         self.open_approvals: dict[str, RequestApproval] = {}
-        """What the run asks people now."""
-        handed_on = list(carried)
-        chunks, self._records, self._signals = unpack(handed_on)
+        chunks, self._records, self._signals = unpack(args)
         self.carried_records = RecordPacker(chunks)
         self.unconsumed_signals: dict[int, Signal] = {signal.id: signal for signal in self._signals}
-        """Signals that no record has consumed yet."""
         self._last_signal_id = len(self._signals)
         self.refused_positions: set[int] = set()
-        """Positions of steps that were refused, without anybody having been asked to carry them out."""
+        """Positions of steps that were refused before an activity was scheduled."""
         self._answered_ids: set[str] = set()
-        """Questions that were answered."""
-        self.signal_dedup_ids: set[str] = unpack_signal_ids(handed_on)
-        """Deduplication ids of signals that came."""
+        """Ids of answered approvals."""
+        self.signal_dedup_ids: set[str] = unpack_signal_ids(args)
         self.linked_runs = LinkedRuns(self)
         self.activity_limiter = StartLimiter(start_limiter.MAX_ACTIVITIES)
         self._park_callback: AnswerCallback | None = None
@@ -123,22 +147,28 @@ class TemporalRun(ABC):
     # Moving
 
     def start(self, at: float) -> None:
-        """Let the code run, over what was brought along, until it waits for something new."""
+        """Replay the code over the carried records until it waits for something new."""
         self.clock.time = at
         self.driver.start(History(self._records, {}, self._signals))
         self._records = self._signals = []
         self.callbacks.drain()
 
     def apply_workflow_task(self, at: float, run_events: Sequence[RunEvent]) -> None:
-        """All that one workflow task brings, in order."""
+        """Apply the sorted events of one workflow task."""
         self.clock.time = at
         for stage in split_stages(run_events):
-            for happening in stage:
-                self._apply(happening)
+            for run_event in stage:
+                self._apply(run_event)
             self.callbacks.drain()
 
+    def release(self) -> None:
+        """Leave memory."""
+        if hasattr(self.driver, "execution"):
+            self.driver.execution.loop.bind_to_current_thread()
+        self.driver.unload()
+
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
-        """Call this when the present call has returned."""
+        """Call this when the current call has returned."""
         self.callbacks.call_soon(call, *args)
 
     def _apply(self, run_event: RunEvent) -> None:
@@ -146,7 +176,7 @@ class TemporalRun(ABC):
             case SignalReceived():
                 self._apply_signal(run_event)
             case DelayElapsed():
-                pass  # told before the code begins
+                pass  # handled before the code begins
             case UpdateReceived():
                 self.answer_update(run_event, self._apply_update(run_event))
             case CancelRequested():
@@ -166,50 +196,46 @@ class TemporalRun(ABC):
             case ChildEnded():
                 self.linked_runs.on_child_ended(run_event)
 
-    # What a driver asks for (see `engine.host.RunHost`)
+    # The driver's host (see `engine.host.RunHost`)
 
     @property
     def writer(self) -> TemporalRun:
-        """Where what happens goes to."""
+        """The run answers its driver's writes itself."""
         return self
 
     def create_step(self, driver: Driver, command: Command, earlier_attempt: Attempt | None) -> TemporalStep:
-        """What lets a step be carried out."""
+        """Create a step that an activity executes."""
         step = self._steps[command.position] = TemporalStep(self, driver, command)
         return step
 
     def create_timers(self, driver: Driver) -> TemporalTimers:
-        """What wakes the run when something is due."""
+        """Create the run's timers."""
         self._timers = TemporalTimers(self, driver)
         return self._timers
 
     def create_patches(self, history: History) -> Patches:
-        """What the run answers to code that asks which way to take."""
+        """Create the run's patches."""
         return TemporalPatches(history.records, self.is_patched)
 
     def on_run_idle(self, driver: Driver) -> None:
-        """Nothing: it is Temporal that takes executions out of memory."""
-        return
+        """Does nothing: Temporal decides which executions stay in memory."""
 
     def on_run_busy(self, driver: Driver) -> None:
-        """Nothing, either."""
-        return
+        """Does nothing, for the same reason."""
 
     def on_run_closed(self, driver: Driver, ended_run: Run | None) -> None:
-        """Nothing: what ends is told by ``finish``."""
-        return
+        """Does nothing: ``finish`` ends the execution."""
 
     def on_released(self, answer: OpResult | BaseException) -> None:
-        """Temporal gives its runs to workers by itself."""
-        return
+        """Does nothing: Temporal assigns runs to workers."""
 
     def on_park_refused(self, driver: Driver) -> None:
-        """It goes on; if it is to be cancelled, it can hear that now."""
+        """Continue the run, which can now process a cancel request."""
         if self._is_cancel_requested:
             driver.handle_request(_CANCEL_REQUEST)
 
     def set_turn(self, run_id: str | None) -> None:
-        """Workflow code starts or stops to run, perhaps in another thread than the last time."""
+        """Workflow code starts or stops running, perhaps in another thread than the last time."""
         if run_id is not None:
             self.driver.execution.loop.bind_to_current_thread()
             return
@@ -220,11 +246,10 @@ class TemporalRun(ABC):
         self.linked_runs.start(new, link, on_answer)
 
     def wake(self) -> None:
-        """Nothing: all that there is to do comes by itself."""
-        return
+        """Does nothing: only events of the history wake the run."""
 
     def submit(self, op: Op, on_answer: AnswerCallback) -> None:
-        """Carry out what the journal engine would write."""
+        """Perform an operation that the journal engine would write."""
         match op:
             case AppendRecord():
                 if op.consumed_signal_id is not None:
@@ -262,16 +287,16 @@ class TemporalRun(ABC):
         self.call_soon(on_answer, OpStatus.DONE)
 
     def summarize_record(self, record: Record, consumed: int | None) -> list[Any]:
-        """What of the history a record is; with what the history does not tell."""
+        """A record as a reference to the history, with details that the history does not have (see ``journals``)."""
         entry: list[Any] = [int(record.kind), record.position, record.name, record.at, consumed]
-        more: dict[str, str] = {}
+        extra: dict[str, str] = {}
         is_refused = not record.ok and record.position in self.refused_positions
         if record.kind in (RecordKind.CHILD, RecordKind.START):
-            more["run"] = record.preview
+            extra["run"] = record.preview
             is_refused = not record.ok and not is_child_failure(record.payload)
         if is_refused:
-            more["error"] = (record.payload or b"null").decode()
-        return [*entry, more] if more else entry
+            extra["error"] = (record.payload or b"null").decode()
+        return [*entry, extra] if extra else entry
 
     # Signals
 
@@ -284,32 +309,30 @@ class TemporalRun(ABC):
             self._unpark()
         elif event.name == identifiers.ANSWER_SIGNAL:
             id = str(load_json(event.payloads[0]))
-            question = self.open_approvals.pop(id, None)
-            if question is not None:
+            approval = self.open_approvals.pop(id, None)
+            if approval is not None:
                 self._answered_ids.add(id)
                 self.on_approvals_changed()
-                self.add_signal(make_answer_name(id), from_payload(event.payloads[1]), event.at, question.position)
-        else:
-            dedup = str(load_json(event.payloads[1])) if len(event.payloads) > 1 else ""
-            if not dedup or dedup not in self.signal_dedup_ids:
-                self.signal_dedup_ids.update([dedup] if dedup else [])
-                self.add_signal(event.name, from_payload(event.payloads[0]) if event.payloads else b"null", event.at)
+                self.add_signal(make_answer_name(id), from_payload(event.payloads[1]), event.at, approval.position)
+        elif not (dedup_id := get_dedup_id(event)) or dedup_id not in self.signal_dedup_ids:
+            self.signal_dedup_ids.update([dedup_id] if dedup_id else [])
+            self.add_signal(event.name, get_signal_payload(event), event.at)
 
     def _apply_update(self, event: UpdateReceived) -> bool:
-        """A step changes a question of its run; false when that is too late."""
+        """A step changes an approval of its run; false if it is too late."""
         id = str(load_json(event.payloads[0]))
-        question = self.open_approvals.get(id)
+        approval = self.open_approvals.get(id)
         if event.name == identifiers.WITHDRAW_UPDATE:
-            if question is not None:
+            if approval is not None:
                 del self.open_approvals[id]
                 self.on_approvals_changed()
             return id not in self._answered_ids
-        if question is not None:
-            self.on_reminder(question, *(load_json(value) for value in event.payloads[1:]))
-        return question is not None
+        if approval is not None:
+            self.on_reminder(approval, *(load_json(value) for value in event.payloads[1:]))
+        return approval is not None
 
     def add_signal(self, name: str, payload: bytes, at: float, position: int | None = None) -> None:
-        """Something was sent to the run, or (with a position) to one of its commands."""
+        """Add a signal to the mailbox of the run, or (with a position) of one of its commands."""
         self._last_signal_id += 1
         signal = Signal(self._last_signal_id, name, payload, at, position)
         if position is None:
@@ -317,61 +340,59 @@ class TemporalRun(ABC):
         self.driver.add_signals([signal])
 
     def _unpark(self) -> None:
-        """Let a paused run go on."""
-        parked, self._park_callback = self._park_callback, None
-        if parked is not None:
-            self.call_soon(parked, OpStatus.REFUSED)
+        """Continue a paused run."""
+        on_answer, self._park_callback = self._park_callback, None
+        if on_answer is not None:
+            self.call_soon(on_answer, OpStatus.REFUSED)
 
-    # What is done about all that
+    # Effects: a live execution overrides these methods; a rebuilt run has no effects, and keeps them as they are
 
-    @abstractmethod
     def is_patched(self, name: str) -> bool:
-        """Whether the run takes the new way of a change."""
+        """Whether the run takes the new path of a patch."""
+        raise NotImplementedError
 
-    @abstractmethod
     def start_step(self, step: TemporalStep) -> None:
-        """Let a step be carried out."""
+        """Schedule an activity for a step."""
 
-    @abstractmethod
     def cancel_step(self, step: TemporalStep) -> None:
-        """Nobody wants its outcome any more."""
+        """Cancel the activity of a step."""
 
-    @abstractmethod
     def set_timer(self, position: int | None, summary: str, delay: float) -> None:
-        """Tell after ``delay`` seconds that a timer is due; ``summary`` is what is written on it."""
+        """Set a timer that fires after ``delay`` seconds, with this summary."""
 
-    @abstractmethod
     def cancel_timer(self, position: int) -> None:
-        """Nobody waits for it any more."""
+        """Cancel a timer."""
 
-    @abstractmethod
     def start_child_workflow(self, new: NewRun, position: int, *, is_awaited: bool) -> None:
-        """Start a run."""
+        """Start a child workflow, on the task queue of its own workflow."""
 
-    @abstractmethod
     def cancel_child(self, run_id: str) -> None:
-        """Ask for a run to be cancelled that this one has started."""
+        """Cancel a child."""
 
-    @abstractmethod
     def start_await(self, position: int, awaited: AwaitedRun) -> None:
-        """Find a run, or wait for its end."""
+        """Schedule an activity that finds a run, or waits for its end."""
 
-    @abstractmethod
     def cancel_await(self, position: int) -> None:
-        """Nobody waits for it any more."""
+        """Cancel such an activity."""
 
-    @abstractmethod
     def on_approvals_changed(self) -> None:
-        """The run asks people something else than before."""
+        """Publish the open approvals."""
 
-    @abstractmethod
     def on_reminder(self, approval: RequestApproval, reminders: int, assignee: str, expires_at: float | None) -> None:
-        """People are told of a question again."""
+        """Publish that people were reminded of an approval."""
 
-    @abstractmethod
     def answer_update(self, event: UpdateReceived, is_accepted: bool) -> None:
-        """Tell a step what came of the change that it has asked for."""
+        """Answer the update of a step."""
 
-    @abstractmethod
     def finish(self, end: FinishRun) -> None:
-        """The run has ended."""
+        """End the execution."""
+
+
+def _build_inputs(definition: WorkflowDefinition, args: Sequence[Payload]) -> bytes:
+    """A run's inputs. A workflow that was not started by Holdfast may have several arguments."""
+    if len(args) == 1:
+        data = from_payload(args[0])
+        if data.lstrip()[:1] == b"{" or data[:1] == TAGGED_PREFIX:
+            return data
+    values = [json.loads(from_payload(payload)) for payload in args]
+    return encode_inputs_by_name(definition.name, definition.inputs_codec.parameters, values, {})

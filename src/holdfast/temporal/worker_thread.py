@@ -1,7 +1,7 @@
-"""The thread in which Temporal's workers live.
+"""The thread of Temporal's workers.
 
-A worker that does not answer is taken to be dead. So the workers have an event loop and a thread of their own: a step
-that blocks the program's loop for a while costs the program time, and nobody his work.
+A worker that does not answer counts as dead. So the workers have an event loop and a thread of their own: a step that
+blocks the program's loop for a while does not cost the worker its activities.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ log = logging.getLogger("holdfast.engine")
 T = TypeVar("T")
 
 RESTART_DELAY_S = 5.0
-"""Seconds after which there is another worker in the place of one that has failed."""
+"""The delay before a new worker replaces one that has failed."""
 
 STICKY_TIMEOUT = timedelta(seconds=2)
-"""How long a workflow task waits for the worker that had the last one, before anybody may have it."""
+"""How long a workflow task waits for the worker that had the last one, before other workers may have it."""
 
 MAX_POLLERS = 20
-"""Requests for work of each kind that are open at a time, over all task queues; each has 2 to 5."""
+"""The maximum number of open polls of each kind, over all task queues; each task queue has 2 to 5."""
 
 GRACEFUL_SHUTDOWN_TIMEOUT = timedelta(hours=1)
-"""How long the SDK lets activities end by themselves; it is told long before (see ``stop``)."""
+"""How long the SDK waits for activities to end; ``stop`` hands them over long before."""
 
 
 class WorkerThread:
@@ -46,9 +46,9 @@ class WorkerThread:
 
     Args:
         engine_context: what their runs and steps share.
-        connect: the way to Temporal, to be gone in the thread.
+        connect: connects to Temporal; called in the thread.
         make_activities: makes the activities, once there is a connection.
-        max_concurrency: how many runs may be in memory, and how many steps may run, for each task queue.
+        max_concurrency: the maximum number of runs in memory, and of running steps, for each task queue.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class WorkerThread:
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Begin the thread, and connect. Raises what keeps it from connecting."""
-        begun: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run_loop, args=(begun,), name="holdfast-temporal", daemon=True)
+        """Start the thread, and connect. Raises the error if it cannot connect."""
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run_loop, args=(ready,), name="holdfast-temporal", daemon=True)
         self._thread.start()
-        await asyncio.wrap_future(begun)
+        await asyncio.wrap_future(ready)
 
     def _run_loop(self, ready: Future[None]) -> None:
-        with asyncio.Runner() as runner:  # which cancels what is left in the end, such as waits for other runs
+        with asyncio.Runner() as runner:  # which cancels the remaining tasks at the end, such as waits for other runs
             self._loop = runner.get_loop()
             runner.run(self._connect_worker(ready))
             if ready.exception() is None:
@@ -99,23 +99,23 @@ class WorkerThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coro, self._loop))
 
     async def serve(self, task_queues: Iterable[str]) -> None:
-        """Poll these task queues, too."""
+        """Also poll these task queues."""
         new = [name for name in task_queues if name not in self._workers]
         if new:
             await self.run_coroutine(self._start_workers(new))
 
     async def serve_entity_workflows(self) -> None:
-        """Poll the task queue of what is kept for many runs, too."""
+        """Also poll the task queue of entity workflows."""
         if identifiers.ENTITY_TASK_QUEUE not in self._workers:
             await self.run_coroutine(self._start_workers([identifiers.ENTITY_TASK_QUEUE], ENTITY_WORKFLOWS))
 
     @property
     def task_queues(self) -> list[str]:
-        """Those that are polled."""
+        """The task queues that are polled."""
         return list(self._workers)
 
     def serve_soon(self, task_queue: str) -> None:
-        """The same, without waiting for it; called from any thread."""
+        """Also poll this task queue, without waiting for it; called from any thread."""
         if task_queue not in self._workers and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._schedule_worker, task_queue, (RunWorkflow,))
 
@@ -149,7 +149,7 @@ class WorkerThread:
             task.add_done_callback(partial(self._on_worker_ended, name, workflows))
 
     def _on_worker_ended(self, task_queue: str, workflows: Sequence[type], task: asyncio.Task[None]) -> None:
-        """A worker has stopped. If that was not our doing, there is another one after a while."""
+        """Replace a worker that has failed after a while."""
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
@@ -161,57 +161,51 @@ class WorkerThread:
             self._loop.call_later(RESTART_DELAY_S, self._schedule_worker, task_queue, workflows)
 
     def _schedule_worker(self, task_queue: str, workflows: Sequence[type]) -> None:
-        serving = asyncio.get_running_loop().create_task(self._start_workers([task_queue], workflows))
-        self._tasks.add(serving)
-        serving.add_done_callback(partial(self._on_worker_ended, task_queue, workflows))
+        start = asyncio.get_running_loop().create_task(self._start_workers([task_queue], workflows))
+        self._tasks.add(start)
+        start.add_done_callback(partial(self._on_worker_ended, task_queue, workflows))
 
-    @property
-    def running_step_count(self) -> int:
-        """How many steps are at work here."""
-        return 0 if self._activities is None else self._activities.running_step_count
-
-    async def stop(self, grace: float, is_hurried: Callable[[], bool]) -> None:
-        """Take nothing more. Steps at work get ``grace`` seconds to end; then they are handed over."""
+    async def stop(self, grace_s: float, is_grace_skipped: Callable[[], bool]) -> None:
+        """Stop polling. Running steps get ``grace_s`` seconds to end; then they are handed over."""
         if self._loop is None or self._loop.is_closed() or self._client is None:
             return
-        await self.run_coroutine(self._stop(grace, is_hurried))
+        await self.run_coroutine(self._stop(grace_s, is_grace_skipped))
         self._loop.call_soon_threadsafe(self._loop.stop)
         assert self._thread is not None
         await asyncio.to_thread(self._thread.join)
 
-    async def _stop(self, grace: float, is_hurried: Callable[[], bool]) -> None:
+    async def _stop(self, grace_s: float, is_grace_skipped: Callable[[], bool]) -> None:
         self._is_stopping = True
-        keepers = self._workers.pop(
-            identifiers.ENTITY_TASK_QUEUE, None
-        )  # the last to go: steps may ask them until their end
-        stopping = [asyncio.create_task(worker.shutdown()) for worker in self._workers.values()]
-        until = asyncio.get_running_loop().time() + grace
+        # The worker of entity workflows stops last: steps may call these until their end.
+        entity_worker = self._workers.pop(identifiers.ENTITY_TASK_QUEUE, None)
+        shutdowns = [asyncio.create_task(worker.shutdown()) for worker in self._workers.values()]
+        until = asyncio.get_running_loop().time() + grace_s
         while asyncio.get_running_loop().time() < until:
-            if not self.running_step_count or is_hurried():
+            if self._activities is None or not self._activities.running_step_count or is_grace_skipped():
                 break
             await asyncio.sleep(0.02)
         if self._activities is not None:
             self._activities.hand_over()
-        if stopping:
-            await asyncio.wait(stopping)
-        if keepers is not None:
-            await keepers.shutdown()
+        if shutdowns:
+            await asyncio.wait(shutdowns)
+        if entity_worker is not None:
+            await entity_worker.shutdown()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def abandon(self) -> None:
-        """Let go without waiting: the process ends, or the program's loop is gone."""
+        """Stop without waiting, because the process ends, or the program's loop has closed."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             asyncio.run_coroutine_threadsafe(self._stop(0.0, lambda: True), loop)
 
 
 def _disable_deadlock_timeout(worker: Worker) -> None:
-    """Do without the SDK's limit of 2 s for a turn: to replay what a long run brings along may take longer.
+    """Remove the SDK's limit of 2 s for a turn: replaying the carried records of a long run may take longer.
 
-    Its ``debug_mode`` would do that, too, but also have workflow code run in the thread that heartbeats come from: one
-    slow run would take all steps at work here away from their worker.
+    The SDK's ``debug_mode`` removes it as well, but also runs workflow code in the thread that sends the heartbeats:
+    one slow run would cost this worker all its running steps.
     """
-    inner: Any = getattr(worker, "_workflow_worker", None)
-    if inner is not None:
-        inner._deadlock_timeout_seconds = None
+    workflow_worker: Any = getattr(worker, "_workflow_worker", None)
+    if workflow_worker is not None:
+        workflow_worker._deadlock_timeout_seconds = None

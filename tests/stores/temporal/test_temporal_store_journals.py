@@ -293,7 +293,7 @@ async def test_a_run_is_retried_with_the_child_that_has_failed(world: World):
         "nor on the next page"
     )
     [history] = await world.store.get_histories([child.key])
-    assert history == await world.store.read_journal(run)
+    assert history == await world.store.read_journal(run.id)
 
 
 async def test_a_once_step_is_not_run_a_second_time_unless_somebody_says_so(world: World):

@@ -1,29 +1,28 @@
-"""Runs that Temporal keeps: how they are written down there, and how clients read, start and change them.
+"""Runs in Temporal: how they are stored there, and how clients read, start and change them.
 
-A run is a Temporal workflow whose id is the run's id, a step an activity, a child a child workflow, a timer a timer.
-Little of Holdfast's is kept beside: what a run is (its tags, its seed, its deadline) is in the workflow's memo, what
-happened to it is its history. What many runs share has a workflow of its own.
+A run is a Temporal workflow with the run's id, a step is an activity, a child a child workflow, a timer a timer.
+Holdfast adds little: the workflow's memo says how the run was started (its tags, its seed, its deadline), and its
+history says what happened. State that several runs share has workflows of its own.
 
-The way there:
+The connection:
 
-- ``targets``: what a ``temporal://`` URL says; ``connection``: the connection, and how payloads travel over it;
-- ``payload_storage``: where large payloads are kept; ``errors``: what goes wrong, in words.
+- ``targets``: ``temporal://`` URLs; ``connection``: the connection, and the encoding of payloads;
+- ``payload_storage``: external storage for large payloads; ``errors``: Temporal's errors as Holdfast's.
 
-What is written down, which workers and clients share:
+The stored forms, which workers and clients share:
 
-- ``identifiers``: task queues, ids and the names of messages;
+- ``identifiers``: the names of task queues, ids and messages;
 - ``payloads``: recorded bytes as Temporal's payloads, and back;
-- ``run_memo``: what the memo says of a run; ``carried_records``: what an execution brings along from those before it;
-- ``run_events``: what a history tells a run, workflow task by workflow task;
-- ``entity_workflows``: what many runs share, and who keeps it: ``budgets`` and ``sessions``.
+- ``run_memo``: a run's memo; ``carried_records``: the records of earlier executions;
+- ``run_events``: the events of a history, by workflow task; ``awaited_run``: waiting for a run that is not a child;
+- ``entity_workflows``: the state that several runs share: ``budgets`` and ``sessions``.
 
-What clients do, all of it behind ``store``:
+Clients, which all go through ``store``:
 
-- ``rows``: a run's row; ``visibility``: lists of them; ``history`` and ``history_cache``: the events of executions;
-- ``outcomes`` and ``journals``: records, made from events; ``run_details``: what else there is to read of a run;
-- ``run_start``, ``requests`` and ``retry_and_fork``: what changes a run; ``end_watcher``: until it has ended;
-- ``pointers``: small facts under a name, and ``announcements``: workflows;
-- ``pollers``: who serves what; ``memories``: what another store keeps; ``unsupported``: what there is not on Temporal.
+- ``rows``: a run's row; ``visibility``: lists of runs; ``history`` and ``history_cache``: the events of executions;
+- ``outcomes`` and ``journals``: records, made from events; ``run_details`` and ``approvals``: other details of a run;
+- ``run_start``, ``requests`` and ``retry_and_fork``: changes to a run; ``end_watcher``: waits for its end;
+- ``announcements``: workflows; ``pollers``: workers; ``memories``: kept in another store; ``unsupported``: the rest.
 
-The room ``holdfast.temporal`` has the other half: what workers do.
+``holdfast.temporal`` has the other half: the workers.
 """

@@ -1,10 +1,10 @@
-"""Records that an execution brings along: what a run has done in the executions before it, compressed.
+"""The compressed records of earlier executions that an execution of a run starts with.
 
-Temporal limits how long the history of one execution may get, and never reopens one that has ended. So a run may go
-through several executions under one id: a long one *continues as new*, and one that failed is retried by another. The
-new one gets the records of those before it as arguments behind the run's inputs, in *chunks*: what was carried once is
-handed on as it is, and each execution adds its own. Chunks are made large enough to go where large payloads go (see
-``payload_storage``), so that they do not add up to more than Temporal takes.
+Temporal limits the length of an execution's history, and never reopens an execution that has ended. So a run may have
+several executions under one id: a long one *continues as new*, and another one retries a failed one. The new execution
+receives the records of the earlier ones as arguments after the run's inputs, in *chunks*. Each execution passes the
+chunks that it received on unchanged, and adds its own. Chunks are made large enough for external storage (see
+``payload_storage``), so that they do not add up to more than Temporal accepts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from holdfast.core.records import Record, RecordKind, Signal
 from holdfast.stores.temporal.payload_storage import MIN_EXTERNAL_BYTES
 
 BUFFER_BYTES = 128 * 1024
-"""Records are compressed when they have grown to so many bytes. A chunk holds any number of such pieces, each
-compressed on its own, one behind the other."""
+"""Records are compressed in pieces of this size. A chunk holds any number of separately compressed pieces in a row."""
 
 _KIND_KEY = "holdfast-carried"
 _SIZE_KEY = "holdfast-size"
@@ -31,18 +30,18 @@ _SIGNAL_IDS_KIND = b"seen"
 
 
 class RecordPacker:
-    """Records of one execution, gathered and compressed as they come."""
+    """Collects the records of one execution, and compresses them as they arrive."""
 
     def __init__(self, chunks: Sequence[Payload] = ()) -> None:
         self._chunks = list(chunks)
         self._buffer: list[str] = []
         self._buffer_size = 0
         self.uncompressed_size = sum(map(_get_size, chunks))
-        """How many bytes all of them have, before they are compressed: how well that works may differ from machine to
-        machine, and what is decided by this number must not."""
+        """The size of all records before compression. Compressed sizes may differ from machine to machine, and the
+        decisions that depend on this size must not."""
 
     def add(self, record: Record) -> None:
-        """One more."""
+        """Add a record."""
         line = json.dumps(_record_to_row(record), separators=(",", ":"))
         self._buffer.append(line)
         self._buffer_size += len(line)
@@ -51,7 +50,7 @@ class RecordPacker:
             self._compress()
 
     def to_chunks(self) -> list[Payload]:
-        """All of them."""
+        """All records."""
         if self._buffer:
             self._compress()
         return list(self._chunks)
@@ -62,47 +61,42 @@ class RecordPacker:
 
 
 def pack_records(records: Iterable[Record]) -> list[Payload]:
-    """These records, to be carried."""
-    packing = RecordPacker()
+    """Chunks with these records."""
+    packer = RecordPacker()
     for record in records:
-        packing.add(record)
-    return packing.to_chunks()
+        packer.add(record)
+    return packer.to_chunks()
 
 
 def pack_signals(signals: Sequence[Signal]) -> list[Payload]:
-    """Signals that no record has consumed yet."""
-    if not signals:
-        return []
-    return [_make_chunk(_SIGNALS_KIND, json.dumps([[one.name, one.payload.decode(), one.sent_at] for one in signals]))]
+    """A chunk with signals that no record has consumed yet; none if there are none."""
+    rows = [[signal.name, signal.payload.decode(), signal.sent_at] for signal in signals]
+    return [_make_chunk(_SIGNALS_KIND, json.dumps(rows))] if rows else []
 
 
 def pack_signal_ids(ids: Iterable[str]) -> list[Payload]:
-    """Ids of signals that came: what is sent again under one of them is passed over."""
-    some = sorted(ids)
-    return [_make_chunk(_SIGNAL_IDS_KIND, json.dumps(some))] if some else []
+    """A chunk with the ids of received signals, of which the run ignores duplicates; none if there are none."""
+    ordered = sorted(ids)
+    return [_make_chunk(_SIGNAL_IDS_KIND, json.dumps(ordered))] if ordered else []
 
 
 def unpack_signal_ids(payloads: Iterable[Payload]) -> set[str]:
-    """The same, of those that were handed on."""
-    found = (payload for payload in payloads if payload.metadata.get(_KIND_KEY) == _SIGNAL_IDS_KIND)
-    return {id for payload in found for id in json.loads(zlib.decompress(payload.data))}
+    """The signal ids in these arguments of an execution."""
+    chunks = (payload for payload in payloads if payload.metadata.get(_KIND_KEY) == _SIGNAL_IDS_KIND)
+    return {id for chunk in chunks for id in json.loads(zlib.decompress(chunk.data))}
 
 
 def unpack(payloads: Iterable[Payload]) -> tuple[list[Payload], list[Record], list[Signal]]:
-    """The chunks of records among these, the records in them, and the signals that came along."""
+    """The chunks of records among these arguments of an execution, the records in them, and the signals."""
     chunks: list[Payload] = []
     records: list[Record] = []
     signals: list[Signal] = []
     for payload in payloads:
-        told = payload.metadata.get(_KIND_KEY)
-        if told in (None, _SIGNAL_IDS_KIND):
-            continue
-        if told == _SIGNALS_KIND:
-            text = zlib.decompress(payload.data)
-            signals += [
-                Signal(number, name, value.encode(), at) for number, (name, value, at) in enumerate(json.loads(text), 1)
-            ]
-        else:
+        kind = payload.metadata.get(_KIND_KEY)
+        if kind == _SIGNALS_KIND:
+            rows = json.loads(zlib.decompress(payload.data))
+            signals += [Signal(number, name, value.encode(), at) for number, (name, value, at) in enumerate(rows, 1)]
+        elif kind == _RECORDS_KIND:
             chunks.append(payload)
             records += [
                 _record_from_row(json.loads(line))
@@ -113,12 +107,12 @@ def unpack(payloads: Iterable[Payload]) -> tuple[list[Payload], list[Record], li
 
 
 def is_carried(payload: Payload) -> bool:
-    """Whether an argument of an execution was handed on by the one before it."""
+    """Whether an argument of an execution comes from an earlier execution."""
     return _KIND_KEY in payload.metadata
 
 
 def _merge_last_chunks(chunks: list[Payload]) -> list[Payload]:
-    """The last two of these as one, unless the one before is large enough to go where large payloads go."""
+    """Merge the last two chunks, unless the one before the last is large enough for external storage."""
     if len(chunks) < 2 or len(chunks[-2].data) >= MIN_EXTERNAL_BYTES:
         return chunks
     *others, left, right = chunks
@@ -127,11 +121,10 @@ def _merge_last_chunks(chunks: list[Payload]) -> list[Payload]:
 
 
 def _decompress_pieces(data: bytes) -> Iterator[bytes]:
-    """What is compressed in a chunk."""
     while data:
-        reading = zlib.decompressobj()
-        yield reading.decompress(data) + reading.flush()
-        data = reading.unused_data
+        decompressor = zlib.decompressobj()
+        yield decompressor.decompress(data) + decompressor.flush()
+        data = decompressor.unused_data
 
 
 def _get_size(chunk: Payload) -> int:

@@ -1,10 +1,10 @@
-"""The way to a Temporal server, for clients and workers alike: both must write and read payloads in the same way.
+"""Connects clients and workers to a Temporal server: both must encode payloads in the same way.
 
-**Encryption.** With it, whatever a run records is unreadable to Temporal and its Web UI: arguments, results, errors,
-signals, questions. What is not: the names of workflows, steps and signals, ids, tags, and times.
+**Encryption** makes everything that a run records unreadable to Temporal and its Web UI: arguments, results, errors,
+signals, approvals. The names of workflows, steps and signals, ids, tags, and times stay readable.
 
-**Warnings.** The SDK prints those of its core, between whatever a program prints. Here they go to Python's logging,
-unless somebody has set the SDK's default runtime before.
+**Warnings.** The SDK prints the warnings of its core amid the program's output. This module forwards them to Python's
+logging, unless the program has already set the SDK's default runtime.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _CONNECT_TIMEOUT = timedelta(seconds=10)
 
 
 class EncryptionCodec(PayloadCodec):
-    """Encrypts whole payloads, with what is noted on them."""
+    """Encrypts whole payloads, including their metadata."""
 
     def __init__(self, encryption: Encryption) -> None:
         self._encryption = encryption
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """What Temporal gets."""
+        """Encrypt payloads."""
         return [
             Payload(
                 metadata={_ENCODING_KEY: ENCRYPTED_ENCODING},
@@ -57,7 +57,7 @@ class EncryptionCodec(PayloadCodec):
         ]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """What it was made of; what was not encrypted (by other means, or before) stays as it is."""
+        """Decrypt payloads. Payloads that are not encrypted stay as they are."""
         return [
             Payload.FromString(self._encryption.decrypt(payload.data))
             if payload.metadata.get(_ENCODING_KEY) == ENCRYPTED_ENCODING
@@ -67,25 +67,24 @@ class EncryptionCodec(PayloadCodec):
 
 
 def make_data_converter(target: Target, encryption: Encryption | None = None) -> DataConverter:
-    """How values become payloads on the way to this server."""
+    """The SDK's data converter for this server."""
+    location = target.payload_location
     return DataConverter(
         payload_codec=None if encryption is None else EncryptionCodec(encryption),
         failure_converter_class=(
-            # Messages of exceptions tell about values: they are to be as unreadable as these.
+            # Messages of exceptions may contain values, so they are encrypted as well.
             DefaultFailureConverter if encryption is None else DefaultFailureConverterWithEncodedAttributes
         ),
-        external_storage=to_external_storage(open_storage(target.payload_location))
-        if target.payload_location
-        else None,
+        external_storage=to_external_storage(open_storage(location)) if location else None,
     )
 
 
 async def connect(target: Target, *, encryption: Encryption | None = None, identity: str | None = None) -> Client:
-    """A client of the SDK's, for this namespace, once it is known that the namespace is there.
+    """An SDK client for this namespace, after checking that the namespace exists.
 
-    What is recorded is encrypted by ``encryption``, else with the keys in the environment, if there are any. Raises
-    ``StoreUnavailable`` when the server cannot be reached, and ``StoreError`` when it does not let us in, or has
-    no such namespace. ``identity`` is how others see us there.
+    Payloads are encrypted by ``encryption``, or else with the keys in the environment, if there are any. ``identity``
+    is the client's name in Temporal. Raises ``StoreUnavailable`` when the server cannot be reached, and ``StoreError``
+    when it refuses access, or has no such namespace.
     """
     tls = await asyncio.to_thread(_make_tls_config, target)
     _forward_sdk_logs()
@@ -102,15 +101,15 @@ async def connect(target: Target, *, encryption: Encryption | None = None, ident
     except RuntimeError as error:
         raise to_connect_error(error, target) from error
     with translate_errors(target):
-        asked = DescribeNamespaceRequest(namespace=target.namespace)
-        await client.workflow_service.describe_namespace(asked, retry=False, timeout=_CONNECT_TIMEOUT)
+        request = DescribeNamespaceRequest(namespace=target.namespace)
+        await client.workflow_service.describe_namespace(request, retry=False, timeout=_CONNECT_TIMEOUT)
     return client
 
 
 @cache
 def _forward_sdk_logs() -> None:
     warnings = LoggingConfig(LoggingConfig.default.filter, LogForwardingConfig(logging.getLogger("temporalio")))
-    with suppress(RuntimeError):  # there is one already
+    with suppress(RuntimeError):  # the program has set a runtime
         Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=warnings)))
 
 

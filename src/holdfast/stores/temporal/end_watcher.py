@@ -1,8 +1,8 @@
-"""Waiting for runs to end: the server is asked once, and answers when they have.
+"""Waits for runs to end, with a long poll for each.
 
-Somebody who waits for a run reads it from time to time, and asks ``wait_for_any`` in between. So for each run that was
-read and has not ended, a question is put to the server that it answers at the end (a *long poll*); it is put again when
-the server had nothing to say for a while, as long as somebody has read the run in that time.
+A caller that waits for a run reads it from time to time, and calls ``wait_for_any`` in between. So each open run that
+is read gets a long poll, which the server answers when the run ends. If a long poll expires, the next read of the run
+starts another one.
 """
 
 from __future__ import annotations
@@ -19,55 +19,54 @@ from holdfast.stores.temporal.rows import ExecutionDescription
 log = logging.getLogger("holdfast.stores")
 
 MAX_WATCHED_RUNS = 32
-"""How many runs are watched at a time; the others are read from time to time only."""
+"""The maximum number of long polls at a time. Callers see the end of other runs when they read them again."""
 
 
 class EndWatcher:
-    """Who waits for which executions to end."""
+    """The long polls for the ends of executions."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._polls: dict[str, asyncio.Task[bool]] = {}
 
     def watch(self, execution: ExecutionDescription) -> None:
-        """Somebody may want to hear of the end of this execution."""
+        """Watch an open execution, because a caller may wait for its end."""
         if len(self._polls) < MAX_WATCHED_RUNS:
             self._get_poll(execution)
 
     def _get_poll(self, execution: ExecutionDescription) -> asyncio.Task[bool]:
-        known = self._polls.get(execution.execution_id)
-        if known is None:
-            known = asyncio.get_running_loop().create_task(
-                self._run_poll(execution), name=f"holdfast-end-of-{execution.id}"
-            )
-            self._polls[execution.execution_id] = known
-            known.add_done_callback(lambda _: self._polls.pop(execution.execution_id, None))
-        return known
+        poll = self._polls.get(execution.execution_id)
+        if poll is None:
+            name = f"holdfast-end-of-{execution.id}"
+            poll = asyncio.get_running_loop().create_task(self._run_poll(execution), name=name)
+            self._polls[execution.execution_id] = poll
+            poll.add_done_callback(lambda _: self._polls.pop(execution.execution_id, None))
+        return poll
 
     async def _run_poll(self, execution: ExecutionDescription) -> bool:
         try:
             return await wait_until_ended(self._client, execution.id, execution.execution_id)
         except Exception as error:
-            known = logging.DEBUG if isinstance(error, RPCError) else logging.WARNING
-            log.log(known, "the end of run %r was not waited for: %r", execution.id, error)
-            await asyncio.sleep(0.5)  # whoever waits reads the run again, and hears what is wrong
+            level = logging.DEBUG if isinstance(error, RPCError) else logging.WARNING
+            log.log(level, "the end of run %r was not waited for: %r", execution.id, error)
+            await asyncio.sleep(0.5)  # the caller reads the run again, and that raises the error
             return False
 
     async def wait(self, execution: ExecutionDescription) -> None:
-        """Until this execution has ended, or the server had nothing to say for a while."""
+        """Wait until this execution has ended, or the long poll has expired."""
         await asyncio.wait([self._get_poll(execution)])
 
     async def wait_for_any(self, timeout_s: float) -> bool:
-        """Whether one of them has ended within so many seconds."""
+        """Whether an execution ended within this time."""
         polls = list(self._polls.values())
         if not polls:
             await asyncio.sleep(timeout_s)
             return False
-        over, _ = await asyncio.wait(polls, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        return any(not poll.cancelled() and poll.result() for poll in over)
+        done, _ = await asyncio.wait(polls, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        return any(not poll.cancelled() and poll.result() for poll in done)
 
     def stop(self) -> None:
-        """Nobody waits any more."""
+        """Cancel all long polls."""
         polls, self._polls = self._polls, {}
         for poll in polls.values():
             if not poll.get_loop().is_closed():

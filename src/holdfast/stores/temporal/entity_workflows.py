@@ -1,11 +1,11 @@
-"""Workflows of Holdfast's own that keep something for many runs: the account of a budget, the order of a session.
+"""Entity workflows: workflows of Holdfast itself that hold the state that several runs share.
 
-What several runs share cannot be kept by one of them: that one may end, or be retried as another execution, while the
-rest go on. So a *keeper* has a workflow id of its own, and a task queue that every worker polls, since it needs none of
-the user's code. Runs ask it by updates, and tell it things by signals.
+A run cannot hold shared state: it may end, or be retried as another execution, while other runs continue. So an entity
+has a workflow id of its own: the account of a budget, the order of a session. Its task queue is polled by every worker,
+because it needs no user code. Runs call it with updates, and report to it with signals.
 
-A keeper ends when nobody needs it any more, as far as it can tell, and its result is all that it knew. Whoever comes
-after that starts it again with what it has left; so it does no harm that it cannot tell for certain.
+An entity ends when no run seems to need it any more, and its whole state is its result. The next caller starts it again
+with that state, so it does no harm if the entity was wrong about that.
 """
 
 from __future__ import annotations
@@ -18,61 +18,55 @@ from typing import Any
 
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy
-from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.errors import suppress_not_found
 
 log = logging.getLogger("holdfast.stores")
 
 
 @dataclass(frozen=True, slots=True)
 class EntityWorkflow:
-    """Which one, and what it begins with if there never was one."""
+    """An entity, and its state if it never existed before."""
 
     type: str
     id: str
     initial_state: Mapping[str, Any]
     memo: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What it shows to readers without being asked."""
+    """What readers see without a query."""
 
 
 async def update_entity(client: Client, entity: EntityWorkflow, name: str, *args: Any) -> Any:
-    """Its answer to an update. It may be repeated: a keeper answers the same asker alike."""
+    """Send an update, and return the answer. It may be repeated: an entity gives a caller the same answer again."""
     id = secrets.token_hex(8)
-    try:
-        known: Any = client.get_workflow_handle(entity.id)
-        return await known.execute_update(name, args=list(args), id=id)
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-    begin = WithStartWorkflowOperation[Any, Any](
+    with suppress_not_found():
+        handle: Any = client.get_workflow_handle(entity.id)
+        return await handle.execute_update(name, args=list(args), id=id)
+    start = WithStartWorkflowOperation[Any, Any](
         entity.type, await _load_last_state(client, entity), memo=entity.memo, **_make_start_options(entity)
     )
     untyped: Any = client
     return await untyped.execute_update_with_start_workflow(
-        name, args=list(args), id=id, start_workflow_operation=begin
+        name, args=list(args), id=id, start_workflow_operation=start
     )
 
 
 async def signal_entity(client: Client, entity: EntityWorkflow, name: str, *args: Any) -> None:
-    """Send it a signal. That needs no worker: it is heard when there is one."""
-    try:
+    """Send a signal. This needs no worker: the entity receives it when there is one."""
+    with suppress_not_found():
         await client.get_workflow_handle(entity.id).signal(name, args=list(args))
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-        await client.start_workflow(
-            entity.type,
-            await _load_last_state(client, entity),
-            memo=entity.memo,
-            start_signal=name,
-            start_signal_args=list(args),
-            **_make_start_options(entity),
-        )
+        return
+    await client.start_workflow(
+        entity.type,
+        await _load_last_state(client, entity),
+        memo=entity.memo,
+        start_signal=name,
+        start_signal_args=list(args),
+        **_make_start_options(entity),
+    )
 
 
 def _make_start_options(entity: EntityWorkflow) -> dict[str, Any]:
-    """Where it is started, or found."""
     return {
         "id": entity.id,
         "task_queue": identifiers.ENTITY_TASK_QUEUE,
@@ -81,26 +75,19 @@ def _make_start_options(entity: EntityWorkflow) -> dict[str, Any]:
 
 
 async def read_entity_memo(client: Client, id: str) -> Mapping[str, Any]:
-    """What a keeper shows; nothing, if there is none."""
-    try:
+    """The memo of an entity; empty if it does not exist."""
+    with suppress_not_found():
         return await (await client.get_workflow_handle(id).describe()).memo()
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-        return {}
+    return {}
 
 
 async def _load_last_state(client: Client, entity: EntityWorkflow) -> Mapping[str, Any]:
-    """What the last one knew when it ended; if there never was one, what the first one begins with."""
-    try:
-        known = await client.get_workflow_handle(entity.id).describe()
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-        return entity.initial_state
-    if known.status is WorkflowExecutionStatus.COMPLETED:
-        last = client.get_workflow_handle(entity.id, run_id=known.run_id, result_type=dict[str, Any])
-        return await last.result(follow_runs=False)
-    if known.status is not WorkflowExecutionStatus.RUNNING:
-        log.warning("somebody has ended workflow %r in Temporal: what it kept is lost, and begins anew", entity.id)
+    """The state with which the entity last ended, or its initial state."""
+    with suppress_not_found():
+        last = await client.get_workflow_handle(entity.id).describe()
+        if last.status is WorkflowExecutionStatus.COMPLETED:
+            handle = client.get_workflow_handle(entity.id, run_id=last.run_id, result_type=dict[str, Any])
+            return await handle.result(follow_runs=False)
+        if last.status is not WorkflowExecutionStatus.RUNNING:
+            log.warning("somebody has ended workflow %r in Temporal: what it kept is lost, and begins anew", entity.id)
     return entity.initial_state

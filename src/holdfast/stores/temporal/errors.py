@@ -1,4 +1,4 @@
-"""What goes wrong with a Temporal server, in words."""
+"""Errors of a Temporal server, as errors of Holdfast that say what to do."""
 
 from __future__ import annotations
 
@@ -17,17 +17,27 @@ _AUTH_STATUSES = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED
 
 @contextmanager
 def translate_errors(target: Target) -> Generator[None]:
-    """Let what the SDK raises of the server be an error of the store."""
+    """Raise the SDK's errors as errors of the store."""
     try:
         yield
     except RPCError as error:
         raise to_store_error(error, target) from error
 
 
+@contextmanager
+def suppress_not_found() -> Generator[None]:
+    """Continue after the block if Temporal does not have the workflow, or it has ended."""
+    try:
+        yield
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+
+
 def to_store_error(error: RPCError, target: Target) -> StoreError | ValueTooLarge:
-    """The error that tells what Temporal's means."""
-    where, told = target.url, error.message
-    if error.status is RPCStatusCode.NOT_FOUND and told.startswith("Namespace"):
+    """The error of the store for an error of Temporal."""
+    where, message = target.url, error.message
+    if error.status is RPCStatusCode.NOT_FOUND and message.startswith("Namespace"):
         return StoreError(
             f"{where}: there is no namespace {target.namespace!r} on this server. Name another one in the URL "
             f"(temporal://{target.address}/NAMESPACE), or create it: `temporal operator namespace create --address "
@@ -35,47 +45,49 @@ def to_store_error(error: RPCError, target: Target) -> StoreError | ValueTooLarg
         )
     if error.status in _AUTH_STATUSES:
         return StoreError(
-            f"{where} refuses us ({told}). Check the API key (HOLDFAST_TEMPORAL_API_KEY), or the certificate "
+            f"{where} refuses us ({message}). Check the API key (HOLDFAST_TEMPORAL_API_KEY), or the certificate "
             f"(HOLDFAST_TEMPORAL_TLS_CERT and …_TLS_KEY), and what it permits in namespace {target.namespace!r}"
         )
-    if error.status is RPCStatusCode.INVALID_ARGUMENT and ("Blob" in told or ("size" in told and "limit" in told)):
+    if error.status is RPCStatusCode.INVALID_ARGUMENT and (
+        "Blob" in message or ("size" in message and "limit" in message)
+    ):
         return ValueTooLarge(
-            f"{where} refuses a value that is larger than Temporal takes ({told}). Keep large values elsewhere: "
+            f"{where} refuses a value that is larger than Temporal takes ({message}). Keep large values elsewhere: "
             f"`?payloads=/a/shared/folder` in the URL, for workers and clients alike"
         )
     if error.status is RPCStatusCode.INVALID_ARGUMENT:
-        return StoreError(f"{where} refuses what was asked ({told})")
+        return StoreError(f"{where} refuses what was asked ({message})")
     if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
-        if "size" in told:
+        if "size" in message:
             return StoreFull(
-                f"{where}: something has reached its limit ({told}). Give large values a place of their own "
+                f"{where}: something has reached its limit ({message}). Give large values a place of their own "
                 f"(`?payloads=`), or let the run start child runs for parts of its work"
             )
-        return StoreUnavailable(f"{where} is asked more than it takes at the moment ({told}): try again")
+        return StoreUnavailable(f"{where} is asked more than it takes at the moment ({message}): try again")
     if error.status is RPCStatusCode.UNIMPLEMENTED:
-        return StoreError(f"{where} does not know what it was asked ({told}): use Temporal Server 1.24 or newer")
+        return StoreError(f"{where} does not know what it was asked ({message}): use Temporal Server 1.24 or newer")
     return StoreUnavailable(
-        f"{where} cannot be used at the moment ({told or error.status.name}). Check that the server runs, and that "
+        f"{where} cannot be used at the moment ({message or error.status.name}). Check that the server runs, and that "
         f"this process can reach it; what was under way may be asked for again"
     )
 
 
 def to_connect_error(error: RuntimeError, target: Target) -> StoreError:
-    """Why no connection came about."""
-    told = str(error).removeprefix("Failed client connect: ").removeprefix("Server connection error: ")
-    if any(word in told for word in ("Unauthenticated", "PermissionDenied")):
+    """The error for a failed attempt to connect."""
+    message = str(error).removeprefix("Failed client connect: ").removeprefix("Server connection error: ")
+    if any(word in message for word in ("Unauthenticated", "PermissionDenied")):
         return StoreError(
-            f"{target.url} refuses us ({told[:300]}). Check the API key (HOLDFAST_TEMPORAL_API_KEY), or the "
+            f"{target.url} refuses us ({message[:300]}). Check the API key (HOLDFAST_TEMPORAL_API_KEY), or the "
             f"certificate (HOLDFAST_TEMPORAL_TLS_CERT and …_TLS_KEY)"
         )
-    if target.tls and any(word in told for word in _TLS_PHRASES):
+    if target.tls and any(word in message for word in _TLS_PHRASES):
         return StoreError(
-            f"{target.url}: no encrypted connection came about ({told[:300]}). Check that the server speaks TLS "
+            f"{target.url}: no encrypted connection came about ({message[:300]}). Check that the server speaks TLS "
             f"there (else say tls=false), that its certificate is for this host (else server_name=), and whom it is "
             f"signed by (tls_ca=)"
         )
     hint = "" if target.tls else " If the server wants TLS, say tls=true."
     return StoreUnavailable(
-        f"{target.url} cannot be reached ({told[:300]}). Check that a Temporal server runs at {target.address} "
+        f"{target.url} cannot be reached ({message[:300]}). Check that a Temporal server runs at {target.address} "
         f"(`temporal server start-dev` starts one to try), and that this process can reach it.{hint}"
     )

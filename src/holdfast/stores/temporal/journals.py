@@ -1,13 +1,13 @@
-"""A run's records, made from its history.
+"""Makes a run's records from its history.
 
-**Exactly.** Only the code knows in which order it has seen what happened, and which command took which signal. When a
-run fails, that order is written with its end (``rows.Ending.record_order``). For any other run, a worker that has its
-code can be asked for it (the query ``identifiers.JOURNAL_QUERY``). ``make_exact_records`` looks all of these up in the
-history. A retry and a fork need that.
+**Exactly.** Only the code knows in which order it saw the events, and which command consumed which signal. When a run
+fails, that order is stored with its end (``rows.Ending.record_order``). For any other run, a worker with its code can
+be queried for it (``identifiers.JOURNAL_QUERY``). ``make_exact_records`` looks up the entries of that order in the
+history. A retry and a fork need exact records.
 
 **As far as the history shows.** For people and for readers that follow a run, ``infer_records`` makes the records from
 the history alone. They are the same, except for waits that leave no trace of their own: for signals, and for runs that
-were started before. Such a wait shows when a later command is issued, and leaves a gap in the numbers. Until then, a
+were started earlier. Such a wait shows when a later command is issued, and leaves a gap in the numbers. Until then, a
 signal counts as not received. A record that was reported once stays as it was, however much is added to the history.
 """
 
@@ -23,7 +23,6 @@ from holdfast.core.records import Record, RecordKind, Signal
 from holdfast.errors import StepFailed, StoreCorrupt
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.outcomes import (
-    ApprovalEntry,
     Outcomes,
     collect_signals,
     make_awaited_record,
@@ -39,6 +38,7 @@ from holdfast.stores.temporal.run_events import (
     ChildStarted,
     EndStatus,
     EventBatch,
+    RunEvent,
     SignalReceived,
     StepEnded,
     TimerFired,
@@ -47,9 +47,10 @@ from holdfast.stores.temporal.run_events import (
 _UNKNOWN_STATUSES = (EndStatus.TIMED_OUT, EndStatus.HANDED_OVER, EndStatus.DEAD)
 
 
-def get_next_seq(records: Sequence[Record]) -> int:
-    """The number of the next record."""
-    return records[-1].seq + 1 if records else 0
+def _make_base(records: Sequence[Record], kind: RecordKind, position: int, name: str, at: float) -> Record:
+    """The next record after these, without an outcome."""
+    seq = records[-1].seq + 1 if records else 0
+    return Record(seq, kind, position, name, True, None, at, at)
 
 
 # Exactly
@@ -58,108 +59,101 @@ def get_next_seq(records: Sequence[Record]) -> int:
 def make_exact_records(
     outcomes: Outcomes, order: Sequence[Sequence[Any]], run_id: str
 ) -> tuple[list[Record], list[Signal]]:
-    """All records of a run, the last of them in this order, and the signals that none of them has consumed.
+    """All records of a run, the last of them in this order, and the signals that none of them consumed.
 
-    An entry of the order has a record's kind, position, name and time; a sixth element may hold ``run``, the run that
-    it is about, and ``error``, a failure that the history does not tell. Raises ``StoreCorrupt``.
+    An entry of the order has a record's kind, position, name and time. Its sixth element may hold ``run``, the run that
+    the record is about, and ``error``, a failure that is not in the history. Raises ``StoreCorrupt``.
     """
     records = list(outcomes.carried_records)
-    signals = collect_signals(outcomes.carried_signals, outcomes.batches)
+    signals = collect_signals(outcomes)
     for entry in order:
-        kind, position, name, at = RecordKind(entry[0]), int(entry[1]), str(entry[2]), float(entry[3])
-        more: dict[str, Any] = entry[5] if len(entry) > 5 else {}
-        seq = get_next_seq(records)
-        if kind is RecordKind.SIGNAL:
-            records.append(_consume_signal(seq, position, name, at, signals, run_id))
+        base = _make_base(records, RecordKind(entry[0]), int(entry[1]), str(entry[2]), float(entry[3]))
+        extra: dict[str, Any] = entry[5] if len(entry) > 5 else {}
+        if base.kind is RecordKind.SIGNAL:
+            records.append(_consume_signal(base, signals, run_id))
         else:
-            records.append(_make_record(outcomes, seq, kind, position, name, at, more, run_id))
+            records.append(_make_record(outcomes, base, extra, run_id))
     return records, signals
 
 
-def _consume_signal(seq: int, position: int, name: str, at: float, signals: list[Signal], run_id: str) -> Record:
+def _consume_signal(base: Record, signals: list[Signal], run_id: str) -> Record:
     """The record of a wait: the oldest signal of a name goes to the oldest wait for it."""
-    signal = next((one for one in signals if one.name == name), None)
+    signal = next((signal for signal in signals if signal.name == base.name), None)
     if signal is None:
-        raise StoreCorrupt(f"the history of run {run_id!r} lacks signal {name!r}, which command {position + 1} has had")
+        raise StoreCorrupt(
+            f"the history of run {run_id!r} lacks signal {base.name!r}, which command {base.position + 1} has had"
+        )
     signals.remove(signal)
-    return Record(seq, RecordKind.SIGNAL, position, name, True, signal.payload, at, signal.sent_at)
+    return base._replace(payload=signal.payload, started_at=signal.sent_at)
 
 
-def _make_record(
-    outcomes: Outcomes,
-    seq: int,
-    kind: RecordKind,
-    position: int,
-    name: str,
-    at: float,
-    extra: dict[str, Any],
-    run_id: str,
-) -> Record:
-    about = str(extra.get("run", ""))
+def _make_record(outcomes: Outcomes, base: Record, extra: dict[str, Any], run_id: str) -> Record:
+    child_id = str(extra.get("run", ""))
     if "error" in extra:
-        return Record(seq, kind, position, name, False, str(extra["error"]).encode(), at, at, preview=about)
-    if kind in (RecordKind.STEP, RecordKind.COMPENSATION):
-        ended = outcomes.ended_steps.get(position)
-        if ended is None:  # it was refused before anybody was asked to carry it out
-            error = encode_error(StepFailed(f"step {name!r} of run {run_id!r} was not carried out", name))
-            return Record(seq, kind, position, name, False, error, at, at)
-        return make_step_record(seq, kind, name, ended, at, run_id)
-    if kind is RecordKind.APPROVAL:
-        return _make_approval_record(outcomes, seq, position, name, at, run_id)
-    if kind in (RecordKind.CHILD, RecordKind.START):
-        return _find_child_record(outcomes, seq, kind, position, name, at, about, run_id)
-    return Record(seq, kind, position, name, True, None, at, at)
+        return base._replace(ok=False, payload=str(extra["error"]).encode(), preview=child_id)
+    if base.kind in (RecordKind.STEP, RecordKind.COMPENSATION):
+        ended = outcomes.ended_steps.get(base.position)
+        if ended is None:  # it was refused before an activity was scheduled
+            error = StepFailed(f"step {base.name!r} of run {run_id!r} was not carried out", base.name)
+            return base._replace(ok=False, payload=encode_error(error))
+        return make_step_record(base, ended, run_id)
+    if base.kind is RecordKind.APPROVAL:
+        return _make_approval_record(outcomes, base, run_id)
+    if base.kind in (RecordKind.CHILD, RecordKind.START):
+        return _make_child_record(outcomes, base, child_id, run_id)
+    return base
 
 
-def _make_approval_record(outcomes: Outcomes, seq: int, position: int, name: str, at: float, run_id: str) -> Record:
-    answers = [
-        (id, asked)
-        for id, asked in outcomes.approvals.items()
-        if asked.position == position and asked.answer is not None
+def _make_approval_record(outcomes: Outcomes, base: Record, run_id: str) -> Record:
+    answered = [
+        (id, approval)
+        for id, approval in outcomes.approvals.items()
+        if approval.position == base.position and approval.answer is not None
     ]
-    if not answers:
-        raise StoreCorrupt(f"the history of run {run_id!r} lacks the answer to question {name!r} ({position + 1})")
-    id, asked = max(answers, key=lambda one: one[1].answered_at or 0.0)
-    return Record(seq, RecordKind.APPROVAL, position, name, True, asked.answer, at, asked.answered_at or at, preview=id)
+    if not answered:
+        raise StoreCorrupt(
+            f"the history of run {run_id!r} lacks the answer to question {base.name!r} ({base.position + 1})"
+        )
+    id, approval = max(answered, key=lambda pair: pair[1].answered_at or 0.0)
+    return base._replace(payload=approval.answer, started_at=approval.answered_at or base.at, preview=id)
 
 
-def _find_child_record(
-    outcomes: Outcomes, seq: int, kind: RecordKind, position: int, name: str, at: float, about_run: str, run_id: str
-) -> Record:
+def _make_child_record(outcomes: Outcomes, base: Record, child_id: str, run_id: str) -> Record:
+    position = base.position
     child, step = outcomes.children.get(position), outcomes.ended_steps.get(position)
     if child is not None and step is not None:
-        return make_awaited_record(seq, position, name, child, step, at)
-    if child is not None and kind is RecordKind.START:
-        return make_start_record(seq, position, name, child.run_id, at)
+        return make_awaited_record(base, child, step)
+    if child is not None and base.kind is RecordKind.START:
+        return make_start_record(base, child.run_id)
     if position in outcomes.child_ends and child is not None:
-        return make_child_record(seq, position, name, child.run_id, outcomes.child_ends[position].result, at)
-    # It has waited for a child that another command had started, to go its own way.
+        return make_child_record(base, child.run_id, outcomes.child_ends[position].result)
+    # It waited for a child that another command had started without waiting for it.
     ended = [
-        one
-        for one in outcomes.child_ends.values()
+        end
+        for end in outcomes.child_ends.values()
         if (
-            one.run_id == about_run
-            if about_run
-            else one.name == name and not outcomes.children[one.position].is_awaited
+            end.run_id == child_id
+            if child_id
+            else end.name == base.name and not outcomes.children[end.position].is_awaited
         )
     ]
     if len(ended) != 1:
         raise StoreCorrupt(
-            f"the history of run {run_id!r} does not tell which run command {position + 1} ({name!r}) has waited for, "
-            f"so nothing can be made of its records: start it anew under another id"
+            f"the history of run {run_id!r} does not tell which run command {position + 1} ({base.name!r}) has waited "
+            f"for, so nothing can be made of its records: start it anew under another id"
         )
-    return make_child_record(seq, position, name, ended[0].run_id, ended[0].result, at)
+    return make_child_record(base, ended[0].run_id, ended[0].result)
 
 
-# As far as it can be told
+# As far as the history shows
 
 
 def infer_records(outcomes: Outcomes, run_id: str) -> tuple[list[Record], list[Signal]]:
-    """The records of a run, as far as its history tells, and the signals that none of them seems to have consumed."""
-    telling = _RecordInference(outcomes, run_id)
+    """The records of a run, as far as its history shows, and the signals that none of them seems to have consumed."""
+    inference = _RecordInference(outcomes, run_id)
     for batch in outcomes.batches:
-        telling.add_batch(batch)
-    return telling.records, [*telling.pending_signals]
+        inference.add_batch(batch)
+    return inference.records, [*inference.pending_signals]
 
 
 class _RecordInference:
@@ -168,41 +162,40 @@ class _RecordInference:
     def __init__(self, outcomes: Outcomes, run_id: str) -> None:
         self.records = list(outcomes.carried_records)
         self.pending_signals = deque(outcomes.carried_signals)
-        """Signals of which it is not known that a command has taken them."""
+        """Signals that no command is known to have consumed."""
         self._outcomes = outcomes
         self._run_id = run_id
         self._seen_signal_ids: set[str] = set()
         self._ended_children: deque[ChildEnded] = deque()
-        """Runs that were started to go their own way, and have ended: another command may have waited for that."""
-        taken = [record.position for record in outcomes.carried_records if record.kind.has_position]
-        self._max_position = max(taken, default=-1)
+        """Ended children that their command did not wait for: another command may have."""
+        carried_positions = [record.position for record in outcomes.carried_records if record.kind.has_position]
+        self._max_position = max(carried_positions, default=-1)
         self._known_positions = set(range(self._max_position + 1))
         self._signal_count = len(outcomes.carried_signals)
 
     def add_batch(self, batch: EventBatch) -> None:
-        """What one workflow task has told the code, and what the code has asked for then."""
+        """Add what one workflow task delivered to the code, and what the code asked for then."""
         self._batch = batch
         is_last = self._outcomes.is_closed and batch.completed_event_id == self._outcomes.end_task_event_id
-        signals = [one for one in batch.events if isinstance(one, SignalReceived)]
+        signals = [event for event in batch.events if isinstance(event, SignalReceived)]
         for signal in signals:
             self._add_signal(signal)
         issued = self._outcomes.issued_positions.get(batch.completed_event_id, set())
         self._max_position = max(self._max_position, *issued, -1)
         self._known_positions |= issued
-        for happening in batch.events:
-            self._add_event(happening, is_last)
-        # Behind what has ended: most code waits for a signal because of that, and not beside it.
+        for event in batch.events:
+            self._add_event(event, is_last)
+        # After the events that ended: most code waits for a signal because of them, and not at the same time.
         self._fill_gaps()
-        went_on = is_last or batch.patches or batch.completed_event_id in self._outcomes.timer_positions
-        if went_on and signals and not issued and self.pending_signals and len(batch.events) == len(signals):
-            # It has ended, or set a timer, because of a signal: nothing else has come.
+        has_progressed = is_last or batch.patches or batch.completed_event_id in self._outcomes.timer_positions
+        if has_progressed and signals and not issued and self.pending_signals and len(batch.events) == len(signals):
+            # The run ended, or set a timer, because of a signal: nothing else was delivered.
             self._consume_signal(self.pending_signals.popleft(), self._max_position + 1)
         for name in batch.patches:
-            self._add_record(RecordKind.PATCH, PATCH_POSITION, name)
+            self.records.append(self._make_base(RecordKind.PATCH, PATCH_POSITION, name))
 
-    def _add_record(self, kind: RecordKind, position: int, name: str) -> None:
-        at = self._batch.at
-        self.records.append(Record(get_next_seq(self.records), kind, position, name, True, None, at, at))
+    def _make_base(self, kind: RecordKind, position: int, name: str) -> Record:
+        return _make_base(self.records, kind, position, name, self._batch.at)
 
     def _add_signal(self, event: SignalReceived) -> None:
         if event.name == identifiers.ANSWER_SIGNAL:
@@ -212,62 +205,55 @@ class _RecordInference:
             self.pending_signals.append(signal)
 
     def _add_answer(self, id: str, at: float) -> None:
-        asked: ApprovalEntry | None = self._outcomes.approvals.get(id)
-        if asked is None or asked.answered_at != at:
-            return
-        name = asked.memo_entry.get("tool") or "approval"
-        self.records.append(
-            Record(
-                get_next_seq(self.records), RecordKind.APPROVAL, asked.position, name, True, asked.answer,
-                self._batch.at, at, preview=id,
-            )
-        )  # fmt: skip
+        approval = self._outcomes.approvals.get(id)
+        if approval is not None and approval.answered_at == at:
+            name = approval.memo_entry.get("tool") or "approval"
+            base = self._make_base(RecordKind.APPROVAL, approval.position, name)
+            self.records.append(base._replace(payload=approval.answer, started_at=at, preview=id))
 
     def _fill_gaps(self) -> None:
-        """Commands that left no trace of their own have waited for a signal, else for a run that was there."""
+        """Assume that commands without a trace of their own waited for a signal, or else for an existing run."""
         for position in [position for position in range(self._max_position) if position not in self._known_positions]:
             if self.pending_signals:
                 self._consume_signal(self.pending_signals.popleft(), position)
             elif self._ended_children:
-                ended = self._ended_children.popleft()
+                end = self._ended_children.popleft()
                 self._known_positions.add(position)
-                seq, at = get_next_seq(self.records), self._batch.at
-                self.records.append(make_child_record(seq, position, ended.name, ended.run_id, ended.result, at))
+                base = self._make_base(RecordKind.CHILD, position, end.name)
+                self.records.append(make_child_record(base, end.run_id, end.result))
 
     def _consume_signal(self, signal: Signal, position: int) -> None:
         self._known_positions.add(position)
         self._max_position = max(self._max_position, position)
-        self.records.append(
-            Record(
-                get_next_seq(self.records), RecordKind.SIGNAL, position, signal.name, True, signal.payload,
-                self._batch.at, signal.sent_at,
-            )
-        )  # fmt: skip
+        base = self._make_base(RecordKind.SIGNAL, position, signal.name)
+        self.records.append(base._replace(payload=signal.payload, started_at=signal.sent_at))
 
-    def _add_event(self, event: object, is_last: bool) -> None:
-        at, seq, found = self._batch.at, get_next_seq(self.records), self._outcomes
+    def _add_event(self, event: RunEvent, is_last: bool) -> None:
+        children, add = self._outcomes.children, self.records.append
         match event:
             case CancelRequested():
-                self._add_record(RecordKind.CANCEL, 0, "cancel")
+                add(self._make_base(RecordKind.CANCEL, 0, "cancel"))
             case TimerFired(None):
-                self._add_record(RecordKind.DEADLINE, 0, identifiers.DEADLINE_SUMMARY)
+                add(self._make_base(RecordKind.DEADLINE, 0, identifiers.DEADLINE_SUMMARY))
             case TimerFired(int(position)):
-                self._add_record(RecordKind.TIMER, position, found.timer_names.get(position, ""))
-            case StepEnded(position, ended) if event.is_await:
-                child = found.children[position]
-                self.records.append(make_awaited_record(seq, position, child.workflow, child, event, at))
-            case StepEnded(_, ended):
+                add(self._make_base(RecordKind.TIMER, position, event.name))
+            case StepEnded(position) if event.is_await:
+                child = children[position]
+                kind = RecordKind.CHILD if child.is_awaited else RecordKind.START
+                add(make_awaited_record(self._make_base(kind, position, child.workflow), child, event))
+            case StepEnded(position, ended):
                 if ended.status is not EndStatus.CANCELLED and not (is_last and ended.status in _UNKNOWN_STATUSES):
                     kind = RecordKind.COMPENSATION if event.is_compensation else RecordKind.STEP
-                    self.records.append(make_step_record(seq, kind, event.name, event, at, self._run_id))
-            case ChildStarted(position, run_id, True):
-                child = found.children.get(position)
+                    add(make_step_record(self._make_base(kind, position, event.name), event, self._run_id))
+            case ChildStarted(position, child_id, True):
+                child = children.get(position)
                 if child is not None and not child.is_awaited:
-                    self.records.append(make_start_record(seq, position, child.workflow, run_id, at))
-            case ChildEnded(position, run_id, ended):
-                child = found.children.get(position)
+                    add(make_start_record(self._make_base(RecordKind.START, position, child.workflow), child_id))
+            case ChildEnded(position, child_id, ended):
+                child = children.get(position)
                 if child is not None and child.is_awaited:
-                    self.records.append(make_child_record(seq, position, event.name, run_id, ended, at))
+                    base = self._make_base(RecordKind.CHILD, position, event.name)
+                    add(make_child_record(base, child_id, ended))
                 else:
                     self._ended_children.append(event)
             case _:

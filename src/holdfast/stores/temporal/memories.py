@@ -1,4 +1,4 @@
-"""Memories of workflows on Temporal, which has no place for what outlives runs: another store keeps them."""
+"""Memories of workflows on Temporal: another store keeps them, because Temporal has no place for them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class TemporalMemories(Memories):
         self.reset()
 
     def reset(self) -> None:
-        """Another event loop uses them."""
+        """Prepare for use on another event loop."""
         self._lock = asyncio.Lock()
 
     async def close(self) -> None:
-        """Close the store that keeps them."""
+        """Close the memory store."""
         if self._store is not None:
             store, self._store = self._store, None
             await store.close()
 
     async def get_store(self) -> Store:
-        """The store that keeps them, open. Raises ``UsageError`` if the URL names none."""
+        """The memory store, opened. Raises ``UsageError`` if the URL names none."""
         from holdfast.stores.urls import create_store, is_temporal
 
         if not self._target.memory_url or is_temporal(self._target.memory_url):

@@ -1,14 +1,14 @@
-"""Where payloads are kept that are too large for a history.
+"""External storage for payloads that are too large for a history.
 
-Temporal refuses payloads of more than 2 MB, and histories of more than 50 MB. So those over ``MIN_EXTERNAL_BYTES``
-bytes can be kept elsewhere, and the history holds a reference: ``?payloads=`` in the URL says where. That may be a
-folder which all workers and clients share. Or a URL, ``s3://bucket/runs`` say, for whose scheme a package that is
-installed offers a storage, under the entry point group ``holdfast.payload_storages``: a function from the URL to a
+Temporal refuses payloads of more than 2 MB, and histories of more than 50 MB. So payloads of at least
+``MIN_EXTERNAL_BYTES`` bytes can be stored elsewhere, and the history holds a reference. ``?payloads=`` in the URL says
+where: a folder that all workers and clients share, or a URL such as ``s3://bucket/runs``. For a URL, an installed
+package provides the storage under the entry point group ``holdfast.payload_storages``, as a function from the URL to a
 ``PayloadStorage``.
 
-What is kept has the hash of its content as its key: it is written once, never changed, and checked when it is read.
-Nothing is ever removed here, since only Temporal knows when a history goes; whoever runs the storage lets things expire
-that are older than the namespace's retention and the longest run.
+The key of a payload is the hash of its content: it is written once, never changed, and checked when it is read.
+Holdfast never deletes payloads, because only Temporal knows when it deletes a history. The operator of the storage lets
+objects expire that are older than the namespace's retention plus the longest run.
 """
 
 from __future__ import annotations
@@ -36,37 +36,36 @@ from temporalio.converter import (
 from holdfast.errors import StoreCorrupt, StoreError, UsageError
 
 MIN_EXTERNAL_BYTES = 256 * 1024
-"""Payloads of so many bytes are kept apart."""
+"""The size from which payloads are stored externally."""
 ENTRY_POINT_GROUP = "holdfast.payload_storages"
-"""The entry points of packages that offer a storage: their names are schemes of URLs."""
+"""The entry points of packages that provide a storage. Their names are URL schemes."""
 
 _KEY_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 
 class PayloadStorage(ABC):
-    """Keeps bytes under keys. Keys are 64 hexadecimal digits; what is under one never changes."""
+    """Stores bytes under keys of 64 hexadecimal digits. The value of a key never changes."""
 
     @abstractmethod
     async def put(self, key: str, data: bytes) -> None:
-        """Keep this, durably. What is there already under the key is the same."""
+        """Store a value durably. If the key exists, it already has this value."""
 
     @abstractmethod
     async def get(self, key: str) -> bytes | None:
-        """What is kept under a key; ``None`` if there is nothing."""
+        """The value of a key; ``None`` if there is none."""
 
 
 class FolderStorage(PayloadStorage):
-    """A folder."""
+    """A folder with a file for each key."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder).expanduser().absolute()
 
     async def put(self, key: str, data: bytes) -> None:
-        """Write a file under another name, and give it its own when it is whole."""
+        """Write a temporary file, and rename it when it is complete."""
         await asyncio.to_thread(self._write, key, data)
 
     async def get(self, key: str) -> bytes | None:
-        """Read the file."""
         return await asyncio.to_thread(self._read, key)
 
     def _path(self, key: str) -> Path:
@@ -108,7 +107,7 @@ class FolderStorage(PayloadStorage):
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make sure that the names in a folder outlive a power cut, where the system knows how."""
+    """Make the file names in a folder survive a power failure, where the system supports it."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -119,7 +118,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 class _PayloadStorageDriver(StorageDriver):
-    """A storage, as the SDK wants it."""
+    """The SDK's interface to a storage."""
 
     def __init__(self, storage: PayloadStorage) -> None:
         self._storage = storage
@@ -169,16 +168,17 @@ def open_storage(location: str) -> PayloadStorage:
         raise UsageError(
             f"payloads={scheme}://…: no package that is installed offers a storage for {scheme}:// (entry point group "
             f"{ENTRY_POINT_GROUP!r}). Name a folder, or write a "
-            "holdfast.stores.temporal.payload_storage.PayloadStorage: see "
-            f"docs/temporal.md"
+            f"holdfast.stores.temporal.payload_storage.PayloadStorage: see docs/temporal.md"
         )
-    make = cast("Callable[[str], object]", next(iter(offered)).load())
-    storage = make(location)
+    factory = cast("Callable[[str], object]", next(iter(offered)).load())
+    storage = factory(location)
     if not isinstance(storage, PayloadStorage):
-        raise UsageError(f"payloads={scheme}://…: {make!r} gave a {type(storage).__name__}, which is no PayloadStorage")
+        raise UsageError(
+            f"payloads={scheme}://…: {factory!r} gave a {type(storage).__name__}, which is no PayloadStorage"
+        )
     return storage
 
 
 def to_external_storage(storage: PayloadStorage) -> ExternalStorage:
-    """The same, for the SDK's data converter."""
+    """A storage for the SDK's data converter."""
     return ExternalStorage(drivers=[_PayloadStorageDriver(storage)], payload_size_threshold=MIN_EXTERNAL_BYTES)

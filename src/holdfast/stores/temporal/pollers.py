@@ -1,8 +1,8 @@
-"""Who serves which workflows: told by who polls their task queues.
+"""Finds the workers that serve workflows, from the pollers of their task queues.
 
-Temporal keeps no list of workers for us, but each task queue remembers for some minutes who has asked it for work, and
-when. A worker asks again at the latest when a question has gone unanswered for a minute. So whoever has asked within
-``MAX_POLL_AGE_S`` seconds is taken to be alive.
+Temporal keeps no list of workers for Holdfast, but each task queue remembers its pollers for some minutes. A poll lasts
+a minute at most, and a worker polls again at once. So a worker that has polled within ``MAX_POLL_AGE_S`` seconds counts
+as alive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from holdfast.stores.temporal.outcomes import compute_worker_id
 from holdfast.stores.workers import Worker
 
 MAX_POLL_AGE_S = 75.0
-"""Seconds."""
 
 ServedWorkflow = tuple[str, str, str]
 """A queue, a workflow and a version."""
@@ -42,19 +41,19 @@ class _PollerInfo:
 async def list_polling_workers(client: Client, served: Iterable[ServedWorkflow]) -> list[Worker]:
     """The workers that poll the task queues of these workflows."""
     served = list(dict.fromkeys(served))
-    found = await asyncio.gather(*(_fetch_pollers(client, format_task_queue(*place)) for place in served))
-    seen: dict[str, _PollerInfo] = {}
-    for (queue, workflow, version), pollers in zip(served, found, strict=True):
+    pollers_by_queue = await asyncio.gather(*(_fetch_pollers(client, format_task_queue(*names)) for names in served))
+    infos: dict[str, _PollerInfo] = {}
+    for (queue, workflow, version), pollers in zip(served, pollers_by_queue, strict=True):
         for identity, at in pollers:
-            known = seen.setdefault(identity, _PollerInfo())
-            known.last_seen_at, known.first_seen_at = max(known.last_seen_at, at), min(known.first_seen_at, at)
-            known.workflows[make_served_name(workflow, version)] = None
-            known.queues[queue] = None
-    return [_make_worker(identity, one) for identity, one in sorted(seen.items())]
+            info = infos.setdefault(identity, _PollerInfo())
+            info.last_seen_at, info.first_seen_at = max(info.last_seen_at, at), min(info.first_seen_at, at)
+            info.workflows[make_served_name(workflow, version)] = None
+            info.queues[queue] = None
+    return [_make_worker(identity, info) for identity, info in sorted(infos.items())]
 
 
 async def is_polled(client: Client, name: str) -> bool:
-    """Whether somebody has asked a task queue for work within the last minutes."""
+    """Whether a worker has polled a task queue within the last minutes."""
     return bool(await _fetch_pollers(client, name))
 
 
@@ -67,13 +66,13 @@ async def _fetch_pollers(client: Client, name: str) -> list[tuple[str, float]]:
         ),
         retry=True,
     )
-    return [(one.identity, one.last_access_time.ToNanoseconds() / 1e9) for one in answer.pollers]
+    return [(poller.identity, poller.last_access_time.ToNanoseconds() / 1e9) for poller in answer.pollers]
 
 
 def _make_worker(identity: str, poller: _PollerInfo) -> Worker:
-    found = _IDENTITY_PATTERN.fullmatch(identity)
-    host = (found["host"] or found["host2"]) if found else identity
-    pid = int(found["pid"] or found["pid2"]) if found else 0
+    match = _IDENTITY_PATTERN.fullmatch(identity)
+    host = (match["host"] or match["host2"]) if match else identity
+    pid = int(match["pid"] or match["pid2"]) if match else 0
     return Worker(
         id=compute_worker_id(identity),
         name=identity,
@@ -85,5 +84,5 @@ def _make_worker(identity: str, poller: _PollerInfo) -> Worker:
         started_at=poller.first_seen_at,
         lease_expires_at=poller.last_seen_at + MAX_POLL_AGE_S,
         heartbeat_at=poller.last_seen_at,
-        is_listener=found is None,
+        is_listener=match is None,
     )

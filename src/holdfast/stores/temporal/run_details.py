@@ -1,4 +1,4 @@
-"""What can be read of a run beside its row: its records, what is in flight, what it has used, what it asks people."""
+"""The details of a run that are not in its row: its records, its steps in flight, its live events, and its usage."""
 
 from __future__ import annotations
 
@@ -16,27 +16,18 @@ from holdfast.admission.usage import Usage
 from holdfast.core.records import Attempt, Record, RecordKind, Signal
 from holdfast.errors import StoreCorrupt, UsageError
 from holdfast.stores import live_events
-from holdfast.stores.approvals import Approval, ApprovalRequest, ApprovalState
 from holdfast.stores.contract import History, RunUsage
 from holdfast.stores.operations import LiveEvent
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.budgets import read_current_budget
-from holdfast.stores.temporal.carried_records import unpack_signal_ids
 from holdfast.stores.temporal.history import decode_payloads
 from holdfast.stores.temporal.history_cache import HistoryCache
 from holdfast.stores.temporal.journals import infer_records, make_exact_records
-from holdfast.stores.temporal.outcomes import ApprovalEntry, Outcomes, signal_from_event
+from holdfast.stores.temporal.outcomes import Outcomes, read_signals
 from holdfast.stores.temporal.payloads import load_json
 from holdfast.stores.temporal.pollers import is_polled
 from holdfast.stores.temporal.rows import RETRIES_KEY, Ending, ExecutionDescription, describe_execution, read_ending
-from holdfast.stores.temporal.run_events import (
-    EndStatus,
-    RunEvent,
-    SignalReceived,
-    StepEnded,
-    find_unseen_events,
-    read_batches,
-)
+from holdfast.stores.temporal.run_events import EndStatus, SignalReceived, StepEnded
 from holdfast.stores.temporal.run_memo import USAGE_KEY, budget_from_memo
 from holdfast.stores.temporal.visibility import list_newest_executions
 
@@ -44,18 +35,18 @@ _QUERY_TIMEOUT = timedelta(seconds=5)
 _MICROSECONDS_PER_SECOND = 1_000_000
 
 
-async def read_history(client: Client, histories: HistoryCache, execution: ExecutionDescription) -> History:
-    """All that is recorded of a run: exactly, if that can be told; else as far as it can."""
+async def read_history(histories: HistoryCache, execution: ExecutionDescription) -> History:
+    """A run's journal: exact if possible, otherwise as far as its history shows."""
     outcomes = await histories.get_outcomes(execution)
     try:
-        records, signals = await read_exact_records(client, histories, execution)
+        records, signals = await read_exact_records(histories, execution)
     except (UsageError, StoreCorrupt):
         records, signals = infer_records(outcomes, execution.id)
-    return History(set_first_epoch(records), await read_attempts(client, execution), signals)
+    return History(set_first_epoch(records), await read_attempts(histories.client, execution), signals)
 
 
 def set_first_epoch(records: Sequence[Record]) -> list[Record]:
-    """These records as readers know them: Temporal has no epochs, and so there is only the first."""
+    """These records with an epoch. Temporal has none, so it is always the first."""
     return [record if record.epoch else record._replace(epoch=1) for record in records]
 
 
@@ -63,48 +54,45 @@ def set_first_epoch(records: Sequence[Record]) -> list[Record]:
 
 
 async def read_exact_records(
-    client: Client, histories: HistoryCache, execution: ExecutionDescription, ending: Ending | None = None
+    histories: HistoryCache, execution: ExecutionDescription, ending: Ending | None = None
 ) -> tuple[list[Record], list[Signal]]:
-    """A run's records, as its code has seen them, and the signals that none of them has consumed.
+    """A run's records as its code saw them, and the signals that none of them consumed.
 
-    Raises ``UsageError`` when that needs a worker, and none answers.
+    Raises ``UsageError`` when this needs a worker, and none answers.
     """
     outcomes = await histories.get_outcomes(execution)
     if not execution.is_open and ending is None:
-        ending = await read_ending(client, execution)
+        ending = await read_ending(histories.client, execution)
     order = None if ending is None else ending.record_order
     if order is None and not is_order_certain(outcomes):
-        order = (await query_journal(client, execution)).get("order")
+        order = (await query_journal(histories.client, execution)).get("order")
     if order is None:
         records, signals = infer_records(outcomes, execution.id)
     else:
         records, signals = make_exact_records(outcomes, order, execution.id)
-    return records, [*signals, *_find_unseen_signals(await histories.get_events(execution), len(signals))]
+    return records, [*signals, *read_signals(outcomes.unseen_events, len(signals))]
 
 
 def is_order_certain(outcomes: Outcomes) -> bool:
-    """Whether the history alone tells the records: nothing was sent, called off or decided by a patch."""
+    """Whether the history alone determines the records: it has no signals, cancelled steps, or patches."""
     if outcomes.batches and (outcomes.carried_signals or outcomes.approvals):
         return False
     for batch in outcomes.batches:
         if batch.patches:
             return False
-        for happening in batch.events:
-            if isinstance(happening, SignalReceived) and happening.name not in (
+        for event in batch.events:
+            if isinstance(event, SignalReceived) and event.name not in (
                 identifiers.PAUSE_SIGNAL,
                 identifiers.RESUME_SIGNAL,
             ):
                 return False
-            if isinstance(happening, StepEnded) and happening.result.status in (
-                EndStatus.CANCELLED,
-                EndStatus.TIMED_OUT,
-            ):
+            if isinstance(event, StepEnded) and event.result.status in (EndStatus.CANCELLED, EndStatus.TIMED_OUT):
                 return False
     return all(child.is_awaited for child in outcomes.children.values())
 
 
 async def query_journal(client: Client, execution: ExecutionDescription) -> dict[str, Any]:
-    """What a worker with the run's code says of its records. Raises ``UsageError`` when none answers."""
+    """The order of a run's records, from a worker with its code. Raises ``UsageError`` when none answers."""
     if not await is_polled(client, execution.info.task_queue):
         raise _no_worker_error(execution, "nobody polls its task queue")
     handle = client.get_workflow_handle(execution.id, run_id=execution.execution_id)
@@ -118,206 +106,120 @@ async def query_journal(client: Client, execution: ExecutionDescription) -> dict
 def _no_worker_error(execution: ExecutionDescription, reason: str) -> UsageError:
     return UsageError(
         f"what run {execution.id!r} has seen, and in which order, only its code can tell, and no worker that has it "
-        "answers "
-        f"({reason}): start one (`holdfast worker module:{execution.info.type.name}`), and try again"
+        f"answers ({reason}): start one (`holdfast worker module:{execution.workflow}`), and try again"
     )
-
-
-def _find_unseen_signals(events: Sequence[Any], signal_count: int) -> list[Signal]:
-    """Signals that have come, and that no workflow task has told the code yet."""
-    seen: set[str] = set()
-    found: list[Signal] = []
-    for happening in find_unseen_events(events):
-        if isinstance(happening, SignalReceived):
-            signal = signal_from_event(happening, seen, signal_count + len(found) + 1)
-            if signal is not None:
-                found.append(signal)
-    return found
 
 
 # In flight
 
 
 async def read_attempts(client: Client, execution: ExecutionDescription) -> dict[int, Attempt]:
-    """What is known of the steps in flight, by position."""
-    found = [
-        await _read_attempt(client, one)
-        for one in execution.pending_activities
-        if one.activity_type.name != identifiers.AWAIT_RUN_ACTIVITY
+    """The attempts of steps in flight, by position."""
+    attempts = [
+        await _read_attempt(client, activity)
+        for activity in execution.pending_activities
+        if activity.activity_type.name != identifiers.AWAIT_RUN_ACTIVITY
     ]
-    return {attempt.position: attempt for attempt in found}
+    return {attempt.position: attempt for attempt in attempts}
 
 
 async def _read_attempt(client: Client, pending: PendingActivityInfo) -> Attempt:
-    kept: Any = None
+    details: dict[str, Any] = {}
     if pending.HasField("heartbeat_details") and pending.heartbeat_details.payloads:
         [payload] = await decode_payloads(client, [pending.heartbeat_details.payloads[0]])
-        kept = load_json(payload)
-    known = cast("dict[str, Any]", kept) if isinstance(kept, dict) else {}
-    progress = known.get("progress")
-    waits = pending.attempt > 1 and pending.HasField("next_attempt_schedule_time")
-    number = int(known["failure_count"]) + (not waits) if "failure_count" in known else pending.attempt
+        loaded = load_json(payload)
+        details = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+    progress = details.get("progress")
+    is_waiting = pending.attempt > 1 and pending.HasField("next_attempt_schedule_time")
+    number = int(details["failure_count"]) + (not is_waiting) if "failure_count" in details else pending.attempt
     at = pending.last_started_time if pending.HasField("last_started_time") else pending.scheduled_time
     return Attempt(
         identifiers.parse_activity_position(pending.activity_id),
         number,
         progress=None if progress is None else str(progress).encode(),
-        error=str(known.get("error") or pending.last_failure.message),
+        error=str(details.get("error") or pending.last_failure.message),
         at=at.ToNanoseconds() / 1e9,
         name=pending.activity_type.name,
-        retry_at=pending.next_attempt_schedule_time.ToNanoseconds() / 1e9 if waits else None,
-        failing_since=known.get("failing_since"),
+        retry_at=pending.next_attempt_schedule_time.ToNanoseconds() / 1e9 if is_waiting else None,
+        failing_since=details.get("failing_since"),
     )
 
 
 async def read_live_events(
     client: Client, execution: ExecutionDescription, outcomes: Outcomes, records: Sequence[Record]
 ) -> list[tuple[int, LiveEvent]]:
-    """What there is to tell of a run beside its records, each with a number that rises with its time."""
+    """The live events of a run, each with a number that increases with its time."""
     retries: list[tuple[float, int]] = execution.memo.get(RETRIES_KEY) or []
-    found = [LiveEvent(-1, "", 0, live_events.REOPENED, _encode_json(kept), at) for at, kept in retries]
-    for id, asked in outcomes.approvals.items():
-        found.append(
-            LiveEvent(
-                asked.position,
-                "",
-                0,
-                live_events.APPROVAL_REQUESTED,
-                _encode_json(id),
-                float(asked.memo_entry["requested_at"]),
-            )
-        )
-        if reminders := asked.memo_entry.get("reminder_count"):
-            data = {"id": id, "assignee": asked.memo_entry["assignee"], "reminder_count": reminders}
-            at = float(asked.memo_entry.get("reminded_at") or asked.memo_entry["requested_at"])
-            found.append(
-                LiveEvent(asked.position, "", reminders, live_events.APPROVAL_REMINDED, _encode_json(data), at)
-            )
+    events = [_make_event(-1, live_events.REOPENED, last_seq, at) for at, last_seq in retries]
+    for id, approval in outcomes.approvals.items():
+        entry, position = approval.memo_entry, approval.position
+        requested_at = float(entry["requested_at"])
+        events.append(_make_event(position, live_events.APPROVAL_REQUESTED, id, requested_at))
+        if count := entry.get("reminder_count"):
+            data = {"id": id, "assignee": entry["assignee"], "reminder_count": count}
+            at = float(entry.get("reminded_at") or requested_at)
+            events.append(_make_event(position, live_events.APPROVAL_REMINDED, data, at, number=count))
     recorded = {record.position for record in records if record.kind.has_position}
     for position, attempt in (await read_attempts(client, execution)).items():
         if position not in recorded and attempt.at:
-            shown = outcomes.step_previews.get(position, "")
-            data = {"name": attempt.name, "kind": RecordKind.STEP.label, "arguments": shown, "attempt": attempt.attempt}
-            found.append(
-                LiveEvent(position, f"1.{attempt.attempt}.0", -1, live_events.STARTED, _encode_json(data), attempt.at)
+            preview, number = outcomes.step_previews.get(position, ""), attempt.attempt
+            data = {"name": attempt.name, "kind": RecordKind.STEP.label, "arguments": preview, "attempt": number}
+            events.append(
+                _make_event(position, live_events.STARTED, data, attempt.at, stream=f"1.{number}.0", number=-1)
             )
-    found.sort(key=lambda notice: notice.at)
-    return [(int(notice.at * _MICROSECONDS_PER_SECOND), notice) for notice in found]
+    events.sort(key=lambda event: event.at)
+    return [(int(event.at * _MICROSECONDS_PER_SECOND), event) for event in events]
 
 
-def _encode_json(value: Any) -> bytes:
-    return json.dumps(value).encode()
+def _make_event(position: int, kind: str, data: Any, at: float, *, stream: str = "", number: int = 0) -> LiveEvent:
+    return LiveEvent(position, stream, number, kind, json.dumps(data).encode(), at)
 
 
 # Usage
 
 
-async def read_usage(client: Client, histories: HistoryCache, execution: ExecutionDescription) -> RunUsage:
-    """What a run has used, with the runs that it has started."""
+async def read_usage(histories: HistoryCache, execution: ExecutionDescription) -> RunUsage:
+    """The usage of a run and of the runs that it started."""
     outcomes = await histories.get_outcomes(execution)
     used = await read_own_usage(histories, execution)
     started = {child.run_id for child in outcomes.children.values()}
     started |= {
         record.preview for record in outcomes.carried_records if record.kind in (RecordKind.CHILD, RecordKind.START)
     }
-    below = await asyncio.gather(*(describe_execution(client, run_id) for run_id in sorted(started)))
-    for child in below:
+    children = await asyncio.gather(*(describe_execution(histories.client, run_id) for run_id in sorted(started)))
+    for child in children:
         if child is not None and child.run_memo.get("parent") == execution.id:
-            used += (await read_usage(client, histories, child)).used
-    return RunUsage(used, await read_current_budget(client, execution.id, budget_from_memo(execution.run_memo)))
+            used += (await read_usage(histories, child)).used
+    budget = await read_current_budget(histories.client, execution.id, budget_from_memo(execution.run_memo))
+    return RunUsage(used, budget)
 
 
 async def read_memo_usages(client: Client, run_ids: Collection[str]) -> dict[str, Usage]:
-    """The same for many runs, by their memos as the visibility store has them: no history is read."""
-    own = {told.id: _usage_from_memo(told) async for told in list_newest_executions(client, "WorkflowId", run_ids)}
-    started: dict[str, set[str]] = {}
-    asked, new = set(own), set(own)
+    """The same for many runs, from their memos in the visibility store, without reading histories."""
+    own = {
+        execution.id: _usage_from_memo(execution)
+        async for execution in list_newest_executions(client, "WorkflowId", run_ids)
+    }
+    children_by_parent: dict[str, set[str]] = {}
+    roots, new = set(own), set(own)
     while new:
-        below = [told async for told in list_newest_executions(client, "ParentWorkflowId", new)]
-        new = {child.id for child in below} - own.keys()
-        for child in below:
+        children = [child async for child in list_newest_executions(client, "ParentWorkflowId", new)]
+        new = {child.id for child in children} - own.keys()
+        for child in children:
             own.setdefault(child.id, _usage_from_memo(child))
-            started.setdefault(str(child.run_memo.get("parent")), set()).add(child.id)
+            children_by_parent.setdefault(str(child.run_memo.get("parent")), set()).add(child.id)
 
-    def used(run_id: str) -> Usage:
-        return sum((used(child) for child in started.get(run_id, ())), start=own[run_id])
+    def sum_usage(run_id: str) -> Usage:
+        return sum((sum_usage(child) for child in children_by_parent.get(run_id, ())), start=own[run_id])
 
-    return {run_id: used(run_id) for run_id in asked}
+    return {run_id: sum_usage(run_id) for run_id in roots}
 
 
 def _usage_from_memo(execution: ExecutionDescription) -> Usage:
-    shown: dict[str, Any] = execution.memo.get(USAGE_KEY) or execution.run_memo.get("used") or {}
-    return Usage(**shown)
+    usage: dict[str, Any] = execution.memo.get(USAGE_KEY) or execution.run_memo.get("used") or {}
+    return Usage(**usage)
 
 
 async def read_own_usage(histories: HistoryCache, execution: ExecutionDescription) -> Usage:
-    """What the steps of a run have used, also in executions before this one."""
+    """The usage of a run's own steps, including those of earlier executions."""
     return (await histories.get_outcomes(execution)).usage + Usage(**execution.run_memo.get("used", {}))
-
-
-# Questions
-
-
-def approval_from_entry(execution: ExecutionDescription, id: str, entry: ApprovalEntry, *, is_open: bool) -> Approval:
-    """A question, as the store's own."""
-    shown = entry.memo_entry
-    state = ApprovalState.OPEN if is_open else ApprovalState.WITHDRAWN
-    if entry.answer is not None:
-        state = ApprovalState.ANSWERED
-    answer: dict[str, Any] = {} if entry.answer is None else json.loads(entry.answer)
-    question = ApprovalRequest(
-        question=shown["question"],
-        assignee=shown.get("assignee") or "",
-        choices=tuple(shown.get("choices") or ()),
-        form_schema=str(shown.get("form_schema") or "").encode(),
-        tool=shown.get("tool") or "",
-        arguments=str(shown.get("arguments") or "").encode(),
-        reason=shown.get("reason") or "",
-    )
-    return Approval(
-        id=id,
-        run_id=execution.id,
-        workflow=execution.info.type.name,
-        position=entry.position,
-        request=question,
-        state=state,
-        requested_at=float(shown["requested_at"]),
-        expires_at=shown.get("expires_at"),
-        assignee=question.assignee,
-        reminder_count=int(shown.get("reminder_count") or 0),
-        reminded_at=shown.get("reminded_at"),
-        answer=entry.answer,
-        answered_by=str(answer.get("answered_by") or ""),
-        answered_at=entry.answered_at,
-    )
-
-
-def list_open_approvals(execution: ExecutionDescription) -> list[Approval]:
-    """What a run asks people now, by its memo."""
-    if not execution.is_open:
-        return []
-    return [
-        approval_from_entry(execution, str(one["id"]), ApprovalEntry(one), is_open=True)
-        for one in execution.open_approvals
-    ]
-
-
-async def read_approvals(histories: HistoryCache, execution: ExecutionDescription) -> list[Approval]:
-    """What a run has asked people, and what has become of it, by its history."""
-    outcomes = await histories.get_outcomes(execution)
-    return [
-        approval_from_entry(execution, id, asked, is_open=asked.is_open and execution.is_open)
-        for id, asked in outcomes.approvals.items()
-    ]
-
-
-async def read_signal_ids(histories: HistoryCache, execution: ExecutionDescription) -> set[str]:
-    """The ids under which signals were sent to a run, so that none of them is taken twice."""
-    events = await histories.get_events(execution)
-    happenings: list[RunEvent] = [one for batch in read_batches(events) for one in batch.events]
-    sent = {
-        str(load_json(one.payloads[1]))
-        for one in (*happenings, *find_unseen_events(events))
-        if isinstance(one, SignalReceived) and len(one.payloads) > 1 and one.name != identifiers.ANSWER_SIGNAL
-    }
-    return sent | unpack_signal_ids(events[0].workflow_execution_started_event_attributes.input.payloads)

@@ -1,17 +1,18 @@
-"""What a history tells a run, workflow task by workflow task.
+"""The events of a history that a run's code sees, grouped by workflow task.
 
-**Why not event by event.** Workflow code sees what has happened whenever a worker takes a *workflow task*: then
-everything that came since the last one is told at once. In which order the SDK tells it is its own affair, and has
-changed between releases. So Holdfast puts what one workflow task brings into an order of its own (``EventRank``, then a
-number), in the worker and here alike. Whoever reads a history can therefore tell what the code has seen, and when,
-without the SDK: to bring a run back in another process, to show it, to retry or fork it.
+**Why not event by event.** Workflow code sees events only when a worker executes a *workflow task*, which delivers
+everything since the last one. The order in which the SDK delivers them is up to the SDK, and has changed between
+releases. So Holdfast sorts the events of one workflow task in an order of its own (``EventRank``, then a number), both
+in the worker and here. A reader of a history can therefore tell what the code saw, and when, without the SDK: to
+rebuild a run in another process, to show it, to retry or fork it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -29,47 +30,46 @@ from holdfast.stores.temporal.run_memo import RUN_MEMO_KEY
 
 
 class EventRank(IntEnum):
-    """What comes first among the things that one workflow task brings."""
+    """The order of the events that one workflow task delivers."""
 
     SIGNAL = 0
     """By arrival."""
     UPDATE = 1
-    """By arrival: whoever takes a question back does not get ahead of an answer."""
+    """By arrival: withdrawing an approval does not overtake an answer."""
     CANCEL = 2
     TIMER = 3
-    """By when they are due, then by place; the deadline before all. After a while without a worker, many have rung."""
+    """By due time, then by position; the deadline first. After a time without a worker, many timers have fired."""
     STEP = 4
-    """By position, like the next one."""
+    """By position, like the next two."""
     CHILD_STARTED = 5
     CHILD = 6
-    """By the position that has started it."""
 
 
 class EndStatus(IntEnum):
-    """How an activity or a child has ended."""
+    """How an activity or a child ended."""
 
     COMPLETED = 0
     FAILED = 1
     TIMED_OUT = 2
-    """It was not heard of for too long."""
+    """It sent no heartbeat for too long."""
     CANCELLED = 3
     DEAD = 4
     TERMINATED = 5
     HANDED_OVER = 6
-    """Its worker was told to stop."""
+    """Its worker stopped."""
 
 
 class EndResult(NamedTuple):
-    """What came of an activity or a child."""
+    """The outcome of an activity or a child."""
 
     status: EndStatus
-    payload: bytes
+    payload: bytes = b"null"
     """The encoded value, or the encoded error."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalReceived:
-    """A signal came."""
+    """A signal arrived."""
 
     name: str
     payloads: tuple[Payload, ...]
@@ -78,7 +78,7 @@ class SignalReceived:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReceived:
-    """A step of the run has asked for a change of it, and is told what came of that."""
+    """A step of the run asked for a change to it, and waits for the answer."""
 
     id: str
     name: str
@@ -87,7 +87,7 @@ class UpdateReceived:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Somebody wants the run to be cancelled."""
+    """A caller asked for the run to be cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,10 @@ class TimerFired:
     """A timer is due."""
 
     position: int | None
-    """``None``: it is the run's deadline."""
+    """``None`` for the run's deadline."""
     due_at: float = 0.0
+    """0 for the run's deadline, which comes before all timers."""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class DelayElapsed:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
-    """An activity has ended."""
+    """An activity ended."""
 
     position: int
     result: EndResult
@@ -118,12 +120,12 @@ class StepEnded:
     usage: str = ""
     is_compensation: bool = False
     is_await: bool = False
-    """It has waited for a run, and carried out no step."""
+    """It waited for a run instead of executing a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildStarted:
-    """A child is there; or not, because there is a run under its id."""
+    """A child started, or did not because its id is taken."""
 
     position: int
     run_id: str
@@ -132,7 +134,7 @@ class ChildStarted:
 
 @dataclass(frozen=True, slots=True)
 class ChildEnded:
-    """A child has ended."""
+    """A child ended."""
 
     position: int
     run_id: str
@@ -152,8 +154,22 @@ RunEvent = (
 )
 
 
+def format_timer_summary(position: int, name: str, due_at: float) -> str:
+    """The summary of a timer, which people read in Temporal's UI and ``timer_from_summary`` parses."""
+    return f"timer {position + 1}: {name}, due {datetime.fromtimestamp(due_at, UTC).isoformat(timespec='microseconds')}"
+
+
+def timer_from_summary(summary: str) -> TimerFired:
+    """The event of a timer with this summary, when it fires."""
+    if summary == identifiers.DEADLINE_SUMMARY:
+        return TimerFired(None)
+    number, _, rest = summary.removeprefix("timer ").partition(": ")
+    name, _, due = rest.rpartition(", due ")
+    return TimerFired(int(number) - 1, datetime.fromisoformat(due).timestamp(), name)
+
+
 def get_sort_key(event: RunEvent, arrival_index: int) -> tuple[int, float, int]:
-    """Where something stands among all that one workflow task brings; ``arrival_index`` counts these."""
+    """The sort key of an event of a workflow task; ``arrival_index`` is its index among them."""
     match event:
         case SignalReceived():
             return EventRank.SIGNAL, 0, arrival_index
@@ -173,252 +189,225 @@ def get_sort_key(event: RunEvent, arrival_index: int) -> tuple[int, float, int]:
             return EventRank.CHILD, 0, event.position
 
 
-def timer_from_summary(summary: str) -> TimerFired:
-    """A timer that is due, by what is written on it."""
-    return TimerFired(identifiers.parse_timer_position(summary), identifiers.parse_timer_due(summary))
-
-
 def sort_events(events: Sequence[RunEvent]) -> tuple[RunEvent, ...]:
-    """What one workflow task brings, as the code is told it."""
-    numbered = sorted(enumerate(events), key=lambda one: get_sort_key(one[1], one[0]))
-    return tuple(happening for _, happening in numbered)
+    """The events of one workflow task in the order in which the code sees them."""
+    numbered = sorted(enumerate(events), key=lambda pair: get_sort_key(pair[1], pair[0]))
+    return tuple(event for _, event in numbered)
 
 
 def split_stages(events: Sequence[RunEvent]) -> Iterator[Sequence[RunEvent]]:
-    """The same, in pieces: the code goes as far as it can with the messages before it hears of anything else.
+    """These events in up to two stages: the code runs as far as it can with messages before it sees anything else.
 
-    As a rule the SDK hands out messages by themselves, and lets the workflow run before it tells the rest of what a
-    workflow task brings (there is a flag of its own for histories in which it does not). So these are two stages here,
-    whatever the SDK does.
+    Normally the SDK delivers messages first, and lets the workflow run before it delivers the rest of a workflow task.
+    (It has a flag for histories in which it does not.) So these are two stages here, whatever the SDK does.
     """
     for is_message in (True, False):
-        stage = [one for one in events if isinstance(one, SignalReceived | UpdateReceived | DelayElapsed) is is_message]
+        stage = [
+            event for event in events if isinstance(event, SignalReceived | UpdateReceived | DelayElapsed) is is_message
+        ]
         if stage:
             yield stage
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """All that one workflow task has told the code."""
+    """Everything that one workflow task delivered to the code."""
 
     at: float
-    """The time, as the code was told it."""
+    """The time that the code saw."""
     events: tuple[RunEvent, ...]
     patches: tuple[str, ...] = ()
-    """The changes whose new way the code has taken in it."""
+    """The patches that the code took in it."""
     completed_event_id: int = 0
-    """The number of the event with which it was completed."""
-
-
-@dataclass
-class _ReaderState:
-    """What is remembered from event to event."""
-
-    timers: dict[int, TimerFired | DelayElapsed] = field(default_factory=dict[int, "TimerFired | DelayElapsed"])
-    activities: dict[int, _ScheduledActivity] = field(default_factory=dict[int, "_ScheduledActivity"])
-    children: dict[int, tuple[int, str, str]] = field(default_factory=dict[int, tuple[int, str, str]])
-
-
-@dataclass
-class _ScheduledActivity:
-    position: int
-    name: str
-    preview: str
-    is_compensation: bool
-    is_await: bool
-    started_at: float = 0.0
-    attempts: int = 1
-    worker: str = ""
+    """The number of the event that completed it."""
 
 
 def read_batches(events: Iterable[HistoryEvent]) -> Iterator[EventBatch]:
-    """What these events of one execution, from its first on, have told the code."""
+    """What these events of one execution, from its first on, delivered to the code."""
     yield from EventBatchReader().read(events)
 
 
 class EventBatchReader:
-    """Reads a history in pieces, as it grows. A piece ends where a workflow task was completed, with all that the task
-    has asked for, or later: the server writes that down in one go."""
+    """Reads a history in pieces, as it grows.
+
+    A piece ends where a workflow task was completed, together with everything that the task asked for, or later: the
+    server writes these events at once.
+    """
 
     def __init__(self) -> None:
-        self._state = _ReaderState()
+        self._timers: dict[int, TimerFired | DelayElapsed] = {}
+        """Timers, activities and children that have not ended, by the number of the event that started them."""
+        self._activities: dict[int, StepEnded] = {}
+        self._children: dict[int, ChildEnded] = {}
         self._pending_events: list[tuple[int, RunEvent]] = []
         self._task_started_at: dict[int, float] = {}
 
+    @property
+    def unseen_events(self) -> list[RunEvent]:
+        """The events that no completed workflow task has delivered to the code yet."""
+        return [run_event for _, run_event in self._pending_events]
+
     def read(self, events: Iterable[HistoryEvent]) -> Iterator[EventBatch]:
-        """What the next events have told the code."""
-        told: EventBatch | None = None
+        """What the next events delivered to the code."""
+        batch: EventBatch | None = None
         for event in events:
             kind = event.event_type
             if kind == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:
-                self._task_started_at[event.event_id] = event.event_time.ToNanoseconds() / 1e9
+                self._task_started_at[event.event_id] = get_event_time(event)
             elif kind == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-                if told is not None:
-                    yield told
-                told = self._complete_task(event)
+                if batch is not None:
+                    yield batch
+                batch = self._complete_task(event)
             elif kind == EventType.EVENT_TYPE_MARKER_RECORDED:
-                if told is not None and (name := _get_patch_id(event)):
-                    told = replace(told, patches=(*told.patches, name))
+                if batch is not None and (name := _get_patch_id(event)):
+                    batch = replace(batch, patches=(*batch.patches, name))
             elif kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED:
-                # Written down by the workflow task that has heard of it.
-                asked = event.workflow_execution_update_accepted_event_attributes.accepted_request
-                update = UpdateReceived(asked.meta.update_id, asked.input.name, tuple(asked.input.args.payloads))
-                if told is not None:
-                    told = replace(told, events=sort_events([*told.events, update]))
-            elif (happening := _read_event(event, self._state)) is not None:
-                self._pending_events.append((event.event_id, happening))
-        if told is not None:
-            yield told
+                # Written by the workflow task that received it.
+                request = event.workflow_execution_update_accepted_event_attributes.accepted_request
+                update = UpdateReceived(request.meta.update_id, request.input.name, tuple(request.input.args.payloads))
+                if batch is not None:
+                    batch = replace(batch, events=sort_events([*batch.events, update]))
+            elif (run_event := self._read_event(event)) is not None:
+                self._pending_events.append((event.event_id, run_event))
+        if batch is not None:
+            yield batch
 
     def _complete_task(self, event: HistoryEvent) -> EventBatch:
-        began = event.workflow_task_completed_event_attributes.started_event_id
-        now = [happening for number, happening in self._pending_events if number < began]
-        self._pending_events = [(number, happening) for number, happening in self._pending_events if number >= began]
-        at = self._task_started_at.pop(began)
+        started_id = event.workflow_task_completed_event_attributes.started_event_id
+        delivered = [run_event for number, run_event in self._pending_events if number < started_id]
+        self._pending_events = [pair for pair in self._pending_events if pair[0] >= started_id]
+        at = self._task_started_at.pop(started_id)
         self._task_started_at.clear()
-        return EventBatch(at, sort_events(now), (), event.event_id)
+        return EventBatch(at, sort_events(delivered), (), event.event_id)
+
+    def _read_event(self, event: HistoryEvent) -> RunEvent | None:
+        """What an event delivers to the code, if anything."""
+        kind = event.event_type
+        if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+            signal = event.workflow_execution_signaled_event_attributes
+            return SignalReceived(signal.signal_name, tuple(signal.input.payloads), get_event_time(event))
+        if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED:
+            return CancelRequested()
+        if kind == EventType.EVENT_TYPE_TIMER_STARTED:
+            summary = load_json(event.user_metadata.summary)
+            is_delay = summary == identifiers.DELAY_SUMMARY
+            self._timers[event.event_id] = DelayElapsed() if is_delay else timer_from_summary(summary)
+        elif kind == EventType.EVENT_TYPE_TIMER_FIRED:
+            return self._timers[event.timer_fired_event_attributes.started_event_id]
+        return self._read_activity(event) or self._read_child(event)
+
+    def _read_activity(self, event: HistoryEvent) -> StepEnded | None:
+        kind = event.event_type
+        if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            new = event.activity_task_scheduled_event_attributes
+            name, args = new.activity_type.name, new.input.payloads
+            self._activities[event.event_id] = StepEnded(
+                identifiers.parse_activity_position(new.activity_id),
+                _NO_RESULT,
+                name,
+                preview=str(load_json(args[0])) if args else "",
+                is_compensation=bool(args) and get_note(args[0], "kind") == "compensation",
+                is_await=name == identifiers.AWAIT_RUN_ACTIVITY,
+            )
+        elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
+            started = event.activity_task_started_event_attributes
+            self._activities[started.scheduled_event_id] = replace(
+                self._activities[started.scheduled_event_id],
+                started_at=get_event_time(event),
+                attempts=started.attempt,
+                worker=started.identity,
+            )
+        elif (status := _ACTIVITY_END_STATUSES.get(kind)) is not None:
+            attributes = get_attributes(event)
+            payloads = attributes.result.payloads if status is EndStatus.COMPLETED else ()
+            usage = get_note(payloads[0], "usage") if payloads else ""
+            activity = self._activities.pop(attributes.scheduled_event_id)
+            return replace(activity, result=_read_result(attributes, status), usage=usage)
+        return None
+
+    def _read_child(self, event: HistoryEvent) -> ChildStarted | ChildEnded | None:
+        kind = event.event_type
+        if kind == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
+            new = event.start_child_workflow_execution_initiated_event_attributes
+            head: dict[str, Any] = load_json(new.memo.fields[RUN_MEMO_KEY])
+            self._children[event.event_id] = ChildEnded(
+                head.get("position", 0), new.workflow_id, _NO_RESULT, new.workflow_type.name
+            )
+        elif kind == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED:
+            child = self._children[event.child_workflow_execution_started_event_attributes.initiated_event_id]
+            return ChildStarted(child.position, child.run_id)
+        elif kind == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED:
+            failed = event.start_child_workflow_execution_failed_event_attributes
+            child = self._children.pop(failed.initiated_event_id)
+            return ChildStarted(child.position, child.run_id, is_new=False)
+        elif (status := _CHILD_END_STATUSES.get(kind)) is not None:
+            attributes = get_attributes(event)
+            child = self._children.pop(attributes.initiated_event_id)
+            return replace(child, result=_read_result(attributes, status))
+        return None
 
 
-def find_unseen_events(events: Sequence[HistoryEvent]) -> list[RunEvent]:
-    """What has happened, and no completed workflow task has told the code yet."""
-    reading = _ReaderState()
-    last = 0
-    found: list[tuple[int, RunEvent]] = []
-    for event in events:
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            last = event.workflow_task_completed_event_attributes.started_event_id
-        elif (happening := _read_event(event, reading)) is not None:
-            found.append((event.event_id, happening))
-    return [happening for number, happening in found if number > last]
+_NO_RESULT = EndResult(EndStatus.CANCELLED)
+"""Stands for the result of an activity or a child that has not ended."""
 
-
-def _read_event(event: HistoryEvent, state: _ReaderState) -> RunEvent | None:
-    """What an event tells the code, if it tells it anything."""
-    kind = event.event_type
-    at = event.event_time.ToNanoseconds() / 1e9
-    if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
-        signal = event.workflow_execution_signaled_event_attributes
-        return SignalReceived(signal.signal_name, tuple(signal.input.payloads), at)
-    if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED:
-        return CancelRequested()
-    if kind == EventType.EVENT_TYPE_TIMER_STARTED:
-        summary = load_json(event.user_metadata.summary)
-        is_delay = summary == identifiers.DELAY_SUMMARY
-        state.timers[event.event_id] = DelayElapsed() if is_delay else timer_from_summary(summary)
-    elif kind == EventType.EVENT_TYPE_TIMER_FIRED:
-        return state.timers[event.timer_fired_event_attributes.started_event_id]
-    return _read_activity(event, state, at) or _read_child(event, state)
-
-
-def _read_activity(event: HistoryEvent, state: _ReaderState, at: float) -> StepEnded | None:
-    kind = event.event_type
-    if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-        new = event.activity_task_scheduled_event_attributes
-        name, given = new.activity_type.name, new.input.payloads
-        state.activities[event.event_id] = _ScheduledActivity(
-            identifiers.parse_activity_position(new.activity_id),
-            name,
-            str(load_json(given[0])) if given else "",
-            bool(given) and get_note(given[0], "kind") == "compensation",
-            name == identifiers.AWAIT_RUN_ACTIVITY,
-        )
-    elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
-        begun = event.activity_task_started_event_attributes
-        known = state.activities[begun.scheduled_event_id]
-        known.started_at, known.attempts, known.worker = at, begun.attempt, begun.identity
-    elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
-        done = event.activity_task_completed_event_attributes
-        payloads = done.result.payloads
-        usage = get_note(payloads[0], "usage") if payloads else ""
-        return _end_step(
-            state, done.scheduled_event_id, EndResult(EndStatus.COMPLETED, get_first_data(payloads)), usage
-        )
-    elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED:
-        failed = event.activity_task_failed_event_attributes
-        return _end_step(state, failed.scheduled_event_id, result_from_failure(failed.failure))
-    elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT:
-        late = event.activity_task_timed_out_event_attributes
-        return _end_step(state, late.scheduled_event_id, result_from_failure(late.failure))
-    elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED:
-        gone = event.activity_task_canceled_event_attributes
-        return _end_step(state, gone.scheduled_event_id, EndResult(EndStatus.CANCELLED, b"null"))
-    return None
-
-
-def _end_step(state: _ReaderState, scheduled_event_id: int, result: EndResult, usage: str = "") -> StepEnded:
-    known = state.activities.pop(scheduled_event_id)
-    return StepEnded(
-        known.position, result, known.name, known.started_at, known.attempts, known.worker, known.preview, usage,
-        known.is_compensation, known.is_await,
-    )  # fmt: skip
-
-
-def _read_child(event: HistoryEvent, state: _ReaderState) -> ChildStarted | ChildEnded | None:
-    kind = event.event_type
-    if kind == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
-        new = event.start_child_workflow_execution_initiated_event_attributes
-        head: dict[str, Any] = load_json(new.memo.fields[RUN_MEMO_KEY])
-        state.children[event.event_id] = head.get("position", 0), new.workflow_id, new.workflow_type.name
-    elif kind == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED:
-        position, run_id, _ = state.children[event.child_workflow_execution_started_event_attributes.initiated_event_id]
-        return ChildStarted(position, run_id)
-    elif kind == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED:
-        refused = event.start_child_workflow_execution_failed_event_attributes
-        position, run_id, _ = state.children.pop(refused.initiated_event_id)
-        return ChildStarted(position, run_id, is_new=False)
-    for field_name, how in _CHILD_END_STATUSES.items():
-        if event.HasField(field_name):  # pyright: ignore[reportArgumentType]
-            return _end_child(state, getattr(event, field_name), how)
-    return None
-
-
-_CHILD_END_STATUSES = {
-    "child_workflow_execution_completed_event_attributes": EndStatus.COMPLETED,
-    "child_workflow_execution_failed_event_attributes": EndStatus.FAILED,
-    "child_workflow_execution_canceled_event_attributes": EndStatus.CANCELLED,
-    "child_workflow_execution_terminated_event_attributes": EndStatus.TERMINATED,
-    "child_workflow_execution_timed_out_event_attributes": EndStatus.TIMED_OUT,
+_ACTIVITY_END_STATUSES: dict[int, EndStatus] = {
+    EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: EndStatus.COMPLETED,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: EndStatus.FAILED,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: EndStatus.FAILED,  # its failure says that it timed out
+    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: EndStatus.CANCELLED,
+}
+_CHILD_END_STATUSES: dict[int, EndStatus] = {
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED: EndStatus.COMPLETED,
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_FAILED: EndStatus.FAILED,
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_CANCELED: EndStatus.CANCELLED,
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TERMINATED: EndStatus.TERMINATED,
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TIMED_OUT: EndStatus.TIMED_OUT,
 }
 
 
-def _end_child(state: _ReaderState, attributes: Any, status: EndStatus) -> ChildEnded:
-    position, run_id, name = state.children.pop(attributes.initiated_event_id)
+def get_event_time(event: HistoryEvent) -> float:
+    """When an event was written, in seconds since 1970."""
+    return event.event_time.ToNanoseconds() / 1e9
+
+
+def get_attributes(event: HistoryEvent) -> Any:
+    """The message of an event that belongs to its type."""
+    return getattr(event, event.WhichOneof("attributes") or "")
+
+
+def _read_result(attributes: Any, status: EndStatus) -> EndResult:
     if status is EndStatus.COMPLETED:
-        ended = EndResult(status, get_first_data(attributes.result.payloads))
-    elif status is EndStatus.FAILED:
-        ended = result_from_failure(attributes.failure)
-    else:
-        ended = EndResult(status, b"null")
-    return ChildEnded(position, run_id, ended, name)
+        return EndResult(status, get_first_data(attributes.result.payloads))
+    return result_from_failure(attributes.failure) if status is EndStatus.FAILED else EndResult(status)
 
 
 def _get_patch_id(event: HistoryEvent) -> str:
-    """The change that a marker stands for; ``""``: it is another marker."""
+    """The patch that a marker records; ``""`` for other markers."""
     marker = event.marker_recorded_event_attributes
     if marker.marker_name != "core_patch":
         return ""
     for payloads in marker.details.values():
         for payload in payloads.payloads:
-            told = json.loads(payload.data)
-            if isinstance(told, dict) and "id" in told:
-                return str(told["id"])  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+            details = json.loads(payload.data)
+            if isinstance(details, dict) and "id" in details:
+                return str(details["id"])  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
     return ""
 
 
 def result_from_failure(failure: Failure) -> EndResult:
-    """What a failure says of how an activity, a child or a run has ended."""
+    """The outcome of an activity, a child or a run that ended with this failure."""
     while failure.HasField("activity_failure_info") or failure.HasField("child_workflow_execution_failure_info"):
         failure = failure.cause
     if failure.HasField("application_failure_info"):
-        told = failure.application_failure_info
-        if told.type == identifiers.HANDOVER_FAILURE:
-            return EndResult(EndStatus.HANDED_OVER, b"null")
-        if told.details.payloads and (ending := get_note(told.details.payloads[0], identifiers.ENDING_NOTE)):
-            how = EndStatus.DEAD if ending == RunState.DEAD else EndStatus.FAILED
-            return EndResult(how, from_payload(told.details.payloads[0]))
-    for name, how in _FAILURE_STATUSES.items():
+        info = failure.application_failure_info
+        if info.type == identifiers.HANDOVER_FAILURE:
+            return EndResult(EndStatus.HANDED_OVER)
+        if info.details.payloads and (ending := get_note(info.details.payloads[0], identifiers.ENDING_NOTE)):
+            status = EndStatus.DEAD if ending == RunState.DEAD else EndStatus.FAILED
+            return EndResult(status, from_payload(info.details.payloads[0]))
+    for name, status in _FAILURE_STATUSES.items():
         if failure.HasField(name):  # pyright: ignore[reportArgumentType]
-            return EndResult(how, b"null")
+            return EndResult(status)
     words = f"{failure.application_failure_info.type}: {failure.message}".removeprefix(": ")
     return EndResult(EndStatus.FAILED, encode_error(StepFailed(words, "")))
 
@@ -434,4 +423,4 @@ RUN_STATES = {
     EndStatus.CANCELLED: RunState.CANCELLED,
     EndStatus.DEAD: RunState.DEAD,
 }
-"""How a run stands that has ended so; any other has failed."""
+"""The state of a run that ended with this status; with any other status, the run failed."""

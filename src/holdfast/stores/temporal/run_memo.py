@@ -1,7 +1,7 @@
-"""What a workflow's memo says of a run: all of ``NewRun`` that is neither its id, its type nor its inputs.
+"""The entry about a run in its workflow's memo: all of ``NewRun`` except its id, its type, and its inputs.
 
-It is one entry, ``holdfast``, as plain JSON. A workflow that somebody has started by other means, such as Temporal's
-own command line, has none: then what can be known without it is made up from the execution.
+The entry is called ``holdfast``, and is plain JSON. A workflow that was started by other means, such as Temporal's own
+command line, has none. Defaults and the execution itself supply its values then.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from holdfast.core.states import RunState
 from holdfast.stores.operations import MAX_DELIVERIES, NewRun, Run
 
 RUN_MEMO_KEY = "holdfast"
-"""The entry of the memo."""
 
 EXTERNAL_PAYLOADS_KEY = "external_payloads"
-"""In that entry: large payloads have a storage of their own."""
+"""In that entry: whether large payloads go to external storage."""
 
 USAGE_KEY = "used"
-"""The entry of the memo with what the run has used: lists read it, so that they need not read the history."""
+"""The memo's entry with the run's usage, so that lists need not read the history."""
 
 APPROVALS_KEY = "approvals"
-"""The entry of the memo with what the run asks people."""
+"""The memo's entry with the run's open approvals."""
 
 
 class BudgetOwner(NamedTuple):
@@ -34,7 +33,7 @@ class BudgetOwner(NamedTuple):
 
     run_id: str
     limits: BudgetLimits
-    """As it was started; it may have been given others since."""
+    """Its limits at the start, which may have been replaced since."""
 
 
 def make_run_memo(
@@ -45,11 +44,11 @@ def make_run_memo(
     ancestor_budgets: Sequence[BudgetOwner] = (),
     has_external_payloads: bool = False,
 ) -> dict[str, Any]:
-    """What is written of a new run.
+    """The memo's entry of a new run.
 
-    ``position`` is the command of the run that starts it, if a run does; ``ancestor_budgets`` are the budgets that it
-    has to keep to beside its own. ``has_external_payloads``: large payloads have a storage of their own. That is noted
-    because a run decides by it, and must decide the same whenever it is replayed.
+    ``position`` is the parent's command that starts it, if it has a parent; ``ancestor_budgets`` are the budgets of the
+    runs above it. ``has_external_payloads`` says that large payloads go to external storage. It is stored because the
+    run's decisions depend on it, and must be the same on replay.
     """
     head: dict[str, Any] = {
         "queue": new.queue,
@@ -82,7 +81,7 @@ def make_run_memo(
 def run_from_memo(
     run_memo: Mapping[str, Any], *, id: str, execution_id: str, workflow: str, inputs: bytes, started_at: float
 ) -> Run:
-    """A run's row as its own execution sees it: running. ``execution_id`` is what Temporal calls its run id."""
+    """A run's row as its own execution sees it: running. ``execution_id`` is Temporal's run id."""
     seed = run_memo.get("seed")
     return Run(
         key=0,
@@ -125,7 +124,7 @@ def budget_from_memo(run_memo: Mapping[str, Any]) -> BudgetLimits | None:
 
 
 def budgets_from_memo(run_memo: Mapping[str, Any], run_id: str) -> tuple[BudgetOwner, ...]:
-    """All budgets that a run has to keep to: its own, and those of the runs above it, the nearest first."""
+    """All budgets that apply to a run: its own, and those of the runs above it, the nearest first."""
     own = budget_from_memo(run_memo)
-    above = tuple(BudgetOwner(id, BudgetLimits(*limits)) for id, limits in run_memo.get("ancestor_budgets", ()))
-    return above if own is None else (BudgetOwner(run_id, own), *above)
+    others = tuple(BudgetOwner(id, BudgetLimits(*limits)) for id, limits in run_memo.get("ancestor_budgets", ()))
+    return others if own is None else (BudgetOwner(run_id, own), *others)

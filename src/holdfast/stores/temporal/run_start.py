@@ -1,4 +1,4 @@
-"""Starting runs: a run is there as soon as Temporal has accepted its workflow."""
+"""Starts runs: a run exists as soon as Temporal has accepted its workflow."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.common import (
     Priority,
@@ -19,6 +20,7 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
 
 from holdfast.stores.operations import NewRun, Run, StartResult, StartRun
 from holdfast.stores.rules import make_run
@@ -30,32 +32,42 @@ from holdfast.stores.temporal.sessions import note_started
 from holdfast.stores.temporal.unsupported import unsupported_error
 
 TAGS_ATTRIBUTE = SearchAttributeKey.for_keyword_list("HoldfastTags")
-"""The search attribute with a run's tags, where the namespace has it."""
+"""The search attribute with a run's tags, if the namespace has it."""
 
 _MAX_FAIRNESS_KEY_BYTES = 64
 
 
+async def has_tags_attribute(client: Client) -> bool:
+    """Whether the namespace has the search attribute for tags; false if the client may not know."""
+    try:
+        request = ListSearchAttributesRequest(namespace=client.namespace)
+        answer = await client.operator_service.list_search_attributes(request)
+    except RPCError:
+        return False
+    return TAGS_ATTRIBUTE.name in answer.custom_attributes
+
+
 async def start_run(client: Client, op: StartRun, now: float, *, has_tags: bool) -> StartResult:
-    """Create a run, or find the one that is there. An orphan is never joined: Temporal knows of no dead starters."""
+    """Create a run, or return the existing one. It never joins an orphan: Temporal does not know dead starters."""
     new = op.run
     _check_supported(new)
     if await start_new_run(client, new, now, has_tags=has_tags):
         await note_started(client, new)
         return StartResult(make_created_row(new, now), is_new=True)
-    found = await describe_execution(client, new.id)
-    if found is None:  # it was deleted in the meantime
+    execution = await describe_execution(client, new.id)
+    if execution is None:  # it was deleted in the meantime
         return await start_run(client, op, now, has_tags=has_tags)
-    run = await read_row(client, found)
-    is_ours = run.seed == new.seed
-    if is_ours:
+    run = await read_row(client, execution)
+    is_new = run.seed == new.seed  # an earlier attempt of this start created it
+    if is_new:
         await note_started(client, new)
-    return StartResult(run, is_new=is_ours)
+    return StartResult(run, is_new=is_new)
 
 
 async def start_new_run(
     client: Client, new: NewRun, now: float, *, has_tags: bool, carried: Sequence[Payload] = ()
 ) -> bool:
-    """Start the execution of a new run; false: there is one under this id. ``carried`` are records it begins with."""
+    """Start the execution of a new run with these ``carried`` records; false if its id is taken."""
     return await start_execution(
         client,
         workflow=new.workflow,
@@ -84,7 +96,7 @@ async def start_execution(
     delay_s: float = 0.0,
     allow_ended: bool = False,
 ) -> bool:
-    """Start an execution; false: there is one under this id. ``allow_ended``: only one that has not ended counts."""
+    """Start an execution; false if its id is taken. With ``allow_ended``, only by an execution that has not ended."""
     policies = WorkflowIDReusePolicy
     try:
         await client.start_workflow(
@@ -107,7 +119,7 @@ async def start_execution(
 
 
 def make_created_row(new: NewRun, now: float) -> Run:
-    """The row of a run that was just created, without asking the server for it."""
+    """The row of a run that was just created, without a request to the server."""
     return make_run(new, make_key(new.id, int(now * 1e9)), None, now, new.previous_run, new.budget is not None)
 
 
@@ -127,7 +139,7 @@ def _check_supported(new: NewRun) -> None:
 
 
 def to_temporal_priority(new: NewRun) -> Priority:
-    """Ours rises from 0, below or above; Temporal's falls from 5 to 1, and is 3 for most."""
+    """Holdfast's priority is 0 by default and higher for more urgent runs; Temporal's is 3, from 5 down to 1."""
     key = new.queue_key
     if len(key.encode()) > _MAX_FAIRNESS_KEY_BYTES:
         key = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()

@@ -1,8 +1,8 @@
-"""Sessions of runs that Temporal keeps: which run came before another one.
+"""Sessions of runs in Temporal: which run came before another one.
 
-The runs of a session have an order, and that has a keeper (``entity_workflows``). It hears of a run when a client has
-started it; and each run asks, in its first step, which one came before it. A run that nobody has told of comes last
-when it asks. What it was answered is recorded, and shown in its memo (``Run.previous_run``).
+An entity workflow holds the order of the runs in a session (``entity_workflows``). A client that starts a run tells it
+so, and each run asks in its first step which run came before it. A run that the entity does not know yet becomes the
+last one when it asks. The answer is recorded, and shown in the run's memo (``Run.previous_run``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.entity_workflows import EntityWorkflow, signal_entity, update_entity
 
 MAX_REMEMBERED_RUNS = 1000
-"""Runs of a session of which it is known that they have joined: an attempt of a step may ask again."""
+"""How many of a session's newest runs it remembers: another attempt of a step may ask again."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class SessionOrder:
     """The run before each of the newer ones."""
 
     def join(self, run_id: str) -> str:
-        """Put a run behind all others, unless it has its place: which one comes before it, ``""`` for none."""
+        """Append a run unless it has joined before. Returns the run before it; ``""`` if it is the first."""
         if run_id not in self.previous_runs:
             self.previous_runs[run_id], self.newest = self.newest, run_id
             while len(self.previous_runs) > MAX_REMEMBERED_RUNS:
@@ -38,12 +38,12 @@ class SessionOrder:
         return self.previous_runs[run_id]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """The stored form."""
         return {"newest": self.newest, "before": self.previous_runs}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SessionOrder:
-        """The same, read back."""
+        """Read the stored form."""
         return cls(data["newest"], dict(data["before"]))
 
 
@@ -54,11 +54,11 @@ def _get_session_entity(workflow: str, session: str) -> EntityWorkflow:
 
 
 async def note_started(client: Client, new: NewRun) -> None:
-    """Let a run have its place in its session, if it is in one, from when it was started."""
+    """Append a run to its session, if it has one, when it starts."""
     if new.session:
         await signal_entity(client, _get_session_entity(new.workflow, new.session), identifiers.JOINED_SIGNAL, new.id)
 
 
 async def find_previous_run(client: Client, run: Run) -> str:
-    """The run before this one in its session; ``""``: it is the first."""
+    """The run before this one in its session; ``""`` if it is the first."""
     return await update_entity(client, _get_session_entity(run.workflow, run.session), identifiers.JOIN_UPDATE, run.id)

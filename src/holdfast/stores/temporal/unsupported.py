@@ -1,7 +1,7 @@
-"""What there is on other stores, and not on Temporal: all of it is refused in the same way, with what to do instead.
+"""The capabilities that Temporal does not support: errors that say what to do instead.
 
-Some capabilities are there in part, so that what asks every store goes on here: no queue has limits, no workflow is
-disabled, and what is refused of a server's documents is named by what they are for.
+Some capabilities are supported in part, so that code that calls every store works here too: no queue has limits, no
+workflow is disabled, and a refused document is named by the feature that it belongs to.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ _REASONS = {
     "retention": ("pruning", "which deletes histories after the namespace's retention", "set that retention"),
     "archives": ("archives", "which has its own archival", "use that, or `temporal workflow show --output json`"),
 }
-"""By the name of a capability: the feature, why it is not there, and what to do instead."""
+"""By the name of a capability: the feature, why it is unsupported, and what to do instead."""
 _DOCUMENT_FEATURES = {"address": "addresses", "key": "API keys", "policy": "policies", "webhook": "webhooks"}
-"""What documents are for, by their kind."""
+"""The features that documents belong to, by kind."""
 
 
 def unsupported_error(feature: str, reason: str, alternative: str) -> UsageError:
-    """What to raise for something that there is not on Temporal."""
+    """The error for something that Temporal does not support."""
     return UsageError(f"{feature}: not on Temporal, {reason}. Instead, {alternative}. See docs/temporal.md.")
 
 
 def unsupported_capability_error(name: str) -> UsageError:
-    """What to raise for a capability of stores that there is not on Temporal."""
+    """The error for a capability of stores that Temporal does not support."""
     return unsupported_error(*_REASONS[name])
 
 
@@ -68,7 +68,7 @@ def _reject(capability: str) -> NoReturn:
 
 
 class UnlimitedQueues(Queues):
-    """Queues, none of which has limits."""
+    """Queues without limits."""
 
     async def declare(self, queues: Sequence[NewQueue]) -> None:
         if any(queue.limits != QueueLimits() for queue in queues):
@@ -88,7 +88,7 @@ class UnlimitedQueues(Queues):
 
 
 class NoDisabledWorkflows(DisabledWorkflows):
-    """Workflows, none of which can be disabled."""
+    """No workflow is disabled, and none can be."""
 
     async def disable(self, workflow: str, actor: str = "", reason: str = "", *, is_temporary: bool = False) -> bool:
         _reject("disabled_workflows")
@@ -101,7 +101,7 @@ class NoDisabledWorkflows(DisabledWorkflows):
 
 
 class NoDocuments(Documents):
-    """Refuses documents, and says of which feature they are."""
+    """Refuses documents, and names the feature that they belong to."""
 
     async def put(self, kind: str, name: str, data: bytes, *, if_version: int | None = None) -> Document | None:
         self._reject(kind)

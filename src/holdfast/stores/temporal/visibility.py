@@ -1,19 +1,20 @@
-"""Listing runs by Temporal's visibility store.
+"""Lists runs from Temporal's visibility store.
 
 **What it can do.** It finds executions by type, status, id, time and search attributes, and counts them. It does not
-order them by the time of their start (open ones come first, then those that ended last), and it does not know what is
-in a memo. So ``list_newest_first`` takes it span by span: it counts how many were started in the last minutes, hours or
-days until there are enough of them, and orders those. What the query cannot say is looked up in the rows.
+order them by start time (open ones come first, then those that ended last), and it cannot search memos. So
+``list_newest_first`` reads it in windows of time: it counts the executions that started in the last minutes, hours or
+days until there are enough, and sorts those. Conditions that a query cannot express are checked on the rows.
 
-**What it does not know yet.** It learns of everything a moment later than the server itself. Whoever asks for a single
-run by its id asks the server.
+**What it does not know yet.** It lags a moment behind the server. A caller that reads one run by its id asks the server
+instead.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Collection
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime
 
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
@@ -22,7 +23,9 @@ from temporalio.client import Client
 
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError, StoreError
+from holdfast.stores import rules
 from holdfast.stores.contract import RunFilter
+from holdfast.stores.operations import Run
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.rows import MILLISECOND_NS, ExecutionDescription, get_key, get_time_range, read_memo
 
@@ -30,12 +33,11 @@ log = logging.getLogger("holdfast.stores")
 
 PAGE_SIZE = 200
 _MAX_WINDOW_COUNT = 400
-"""So many are read and put in order at once."""
+"""The maximum number of executions to read and sort at once."""
 _MAX_IDS_PER_QUERY = 100
-"""So many ids are named in one query."""
 _SECOND_NS = 1_000_000_000
 _MAX_CLOCK_SKEW_S = 600.0
-"""Seconds by which the clocks of clients and of the server may differ."""
+"""By how much the clocks of clients and of the server may differ."""
 
 _STATUSES_BY_STATE = {
     RunState.PENDING: ("Running",),
@@ -59,33 +61,33 @@ _STATE_BY_STATUS = {
 
 
 def quote_literal(text: str) -> str:
-    """A text in a query, whatever is in it."""
+    """A string literal for a query."""
     escaped = text.replace("\\", "\\\\").replace("'", "''")
     return f"'{escaped}'"
 
 
 def _is_queryable(text: str | None) -> bool:
-    """Whether the server finds this text: it does not understand its own way to write these characters."""
+    """Whether a query can find this text: the server misreads its own escapes of these characters."""
     return bool(text) and not set(text or "") & set('\\"')
 
 
 def make_query(where: RunFilter, *, has_tags: bool) -> str:
-    """As much of a filter as the visibility store understands."""
-    said = [f"NOT WorkflowType STARTS_WITH '{identifiers.RESERVED_PREFIX}'", "ExecutionStatus != 'ContinuedAsNew'"]
+    """The part of a filter that the visibility store understands."""
+    terms = [f"NOT WorkflowType STARTS_WITH '{identifiers.RESERVED_PREFIX}'", "ExecutionStatus != 'ContinuedAsNew'"]
     if where.parent is not None and _is_queryable(where.parent):
-        said.append(f"ParentWorkflowId = {quote_literal(where.parent)}")
+        terms.append(f"ParentWorkflowId = {quote_literal(where.parent)}")
     if where.parent is None and where.states:
         statuses = dict.fromkeys(status for state in where.states for status in _STATUSES_BY_STATE[state])
-        said.append(f"ExecutionStatus IN ({', '.join(map(quote_literal, statuses))})")
+        terms.append(f"ExecutionStatus IN ({', '.join(map(quote_literal, statuses))})")
     if where.workflow is not None and _is_queryable(where.workflow):
-        said.append(f"WorkflowType = {quote_literal(where.workflow)}")
+        terms.append(f"WorkflowType = {quote_literal(where.workflow)}")
     if where.id_prefix is not None and _is_queryable(where.id_prefix):
-        said.append(f"WorkflowId STARTS_WITH {quote_literal(where.id_prefix)}")
+        terms.append(f"WorkflowId STARTS_WITH {quote_literal(where.id_prefix)}")
     if where.created_after is not None:
-        said.append(f"StartTime >= {_format_time(int((where.created_after - _MAX_CLOCK_SKEW_S) * _SECOND_NS))}")
+        terms.append(f"StartTime >= {_format_time(int((where.created_after - _MAX_CLOCK_SKEW_S) * _SECOND_NS))}")
     if where.tag is not None and has_tags and _is_queryable(where.tag):
-        said.append(f"HoldfastTags = {quote_literal(where.tag)}")
-    return " AND ".join(said)
+        terms.append(f"HoldfastTags = {quote_literal(where.tag)}")
+    return " AND ".join(terms)
 
 
 def _format_time(nanoseconds: int) -> str:
@@ -94,14 +96,14 @@ def _format_time(nanoseconds: int) -> str:
 
 
 async def list_executions(client: Client, query: str) -> AsyncIterator[ExecutionDescription]:
-    """What the visibility store finds, in its own order."""
+    """The executions that match, in the order of the visibility store."""
     async for info in _list_infos(client, query):
-        if (told := await _describe_or_skip(client, info)) is not None:
-            yield told
+        if (execution := await _describe_or_skip(client, info)) is not None:
+            yield execution
 
 
 async def _describe_or_skip(client: Client, info: WorkflowExecutionInfo) -> ExecutionDescription | None:
-    """What was found; ``None`` if its memo cannot be read here: that stops nobody from seeing the others."""
+    """The execution; ``None`` if its memo cannot be read here, which must not hide the others."""
     try:
         return ExecutionDescription(info, await read_memo(client, info.memo))
     except (StoreError, CodecError, ValueError) as error:
@@ -128,29 +130,29 @@ async def _list_infos(client: Client, query: str, page_size: int = PAGE_SIZE) ->
 async def list_newest_first(
     client: Client, query: str, before: int | None, now: float
 ) -> AsyncIterator[ExecutionDescription]:
-    """What the visibility store finds, those that were started last first; those with a key below ``before``."""
+    """The executions that match and have a key below ``before``, newest first."""
     end = get_time_range(before)[1] if before is not None else int((now + _MAX_CLOCK_SKEW_S) * _SECOND_NS)
     async for begin, until in _iter_windows(client, query, end):
-        found = [info async for info in _list_infos(client, limit_to_window(query, begin, until))]
-        found.sort(key=get_key, reverse=True)
-        for info in found:
-            if (before is None or get_key(info) < before) and (
-                told := await _describe_or_skip(client, info)
-            ) is not None:
-                yield told
+        infos = [info async for info in _list_infos(client, limit_to_window(query, begin, until))]
+        infos.sort(key=get_key, reverse=True)
+        for info in infos:
+            if before is None or get_key(info) < before:
+                execution = await _describe_or_skip(client, info)
+                if execution is not None:
+                    yield execution
 
 
 def limit_to_window(query: str, begin: int, end: int) -> str:
-    """A query for what was started in a span of time."""
+    """The query, limited to executions that started in this window."""
     since = f" AND StartTime >= {_format_time(begin)}" if begin else ""
     return f"{query} AND StartTime < {_format_time(end)}{since}"
 
 
 async def _iter_windows(client: Client, query: str, end: int) -> AsyncIterator[tuple[int, int]]:
-    """Spans of time, the latest first, in each of which not too many were started.
+    """Windows of time, the latest first, each with a limited number of starts.
 
-    They begin and end with whole milliseconds, as keys do: of two runs of one millisecond, which may be in any order by
-    their keys, none is in another span than the other.
+    They begin and end at whole milliseconds, like keys: two runs of the same millisecond, which their keys may put in
+    any order, are always in the same window.
     """
     width = 60 * _SECOND_NS
     end = -(-end // MILLISECOND_NS) * MILLISECOND_NS
@@ -163,22 +165,22 @@ async def _iter_windows(client: Client, query: str, end: int) -> AsyncIterator[t
 
 
 async def _find_window_width(client: Client, query: str, end: int, width: int) -> int:
-    """How far to go back from ``end`` to find some, and not too many. (There are some, further back if not here.)"""
+    """How far to go back from ``end`` to find some starts, but not too many. (There are some further back.)"""
 
-    async def found(width: int) -> int:
+    async def count(width: int) -> int:
         return await count_executions(client, limit_to_window(query, end - width, end))
 
-    while await found(width) > _MAX_WINDOW_COUNT and width > MILLISECOND_NS:
+    while await count(width) > _MAX_WINDOW_COUNT and width > MILLISECOND_NS:
         width //= 4
-    while await found(width) < _MAX_WINDOW_COUNT // 8:
-        if await found(width * 4) > _MAX_WINDOW_COUNT:
+    while await count(width) < _MAX_WINDOW_COUNT // 8:
+        if await count(width * 4) > _MAX_WINDOW_COUNT:
             break
         width *= 4
     return width
 
 
 async def count_executions(client: Client, query: str) -> int:
-    """How many the visibility store finds."""
+    """The number of executions that match."""
     answer = await client.workflow_service.count_workflow_executions(
         CountWorkflowExecutionsRequest(namespace=client.namespace, query=query), retry=True
     )
@@ -191,32 +193,30 @@ async def list_newest_executions(
     """The newest execution of each run whose ``field`` (``WorkflowId``, ``ParentWorkflowId``) is one of these ids."""
     names = [quote_literal(id) for id in ids if _is_queryable(id)]
     newest: dict[str, ExecutionDescription] = {}
-    for at in range(0, len(names), _MAX_IDS_PER_QUERY):
-        query = (
-            f"{make_query(RunFilter(), has_tags=False)} AND {field} IN "
-            f"({', '.join(names[at : at + _MAX_IDS_PER_QUERY])})"
-        )
-        async for told in list_executions(client, query):
-            known = newest.get(told.id)
-            if known is None or known.info.start_time.ToNanoseconds() < told.info.start_time.ToNanoseconds():
-                newest[told.id] = told
-    for told in newest.values():
-        yield told
+    for start in range(0, len(names), _MAX_IDS_PER_QUERY):
+        listed = ", ".join(names[start : start + _MAX_IDS_PER_QUERY])
+        query = f"{make_query(RunFilter(), has_tags=False)} AND {field} IN ({listed})"
+        async for execution in list_executions(client, query):
+            other = newest.get(execution.id)
+            if other is None or other.started_at < execution.started_at:
+                newest[execution.id] = execution
+    for execution in newest.values():
+        yield execution
 
 
 async def list_other_task_queues(
     client: Client, workflows: Collection[str], known: Collection[str]
 ) -> AsyncIterator[str]:
-    """The task queues in which there are unfinished runs of these workflows, beside those that are known."""
+    """The task queues with unfinished runs of these workflows, other than the known ones."""
     names = [quote_literal(name) for name in workflows if _is_queryable(name)]
-    found = [name for name in known if _is_queryable(name)]
+    excluded = [name for name in known if _is_queryable(name)]
     while names:
         query = (
             f"ExecutionStatus = 'Running' AND WorkflowType IN ({', '.join(names)}) "
-            f"AND TaskQueue NOT IN ({', '.join(map(quote_literal, found))})"
+            f"AND TaskQueue NOT IN ({', '.join(map(quote_literal, excluded))})"
         )
         async for info in _list_infos(client, query, page_size=1):
-            found.append(info.task_queue)
+            excluded.append(info.task_queue)
             yield info.task_queue
             break
         else:
@@ -224,33 +224,36 @@ async def list_other_task_queues(
 
 
 async def count_by_state(client: Client, workflow: str) -> dict[RunState, int]:
-    """How many executions of a workflow there are, as far as the visibility store tells their states apart."""
-    asked = CountWorkflowExecutionsRequest(
-        namespace=client.namespace,
-        query=f"WorkflowType = {quote_literal(workflow)} AND ExecutionStatus != 'ContinuedAsNew' GROUP BY "
-        "ExecutionStatus",
+    """The number of a workflow's executions by state, as far as the visibility store distinguishes states."""
+    query = f"WorkflowType = {quote_literal(workflow)} AND ExecutionStatus != 'ContinuedAsNew' GROUP BY ExecutionStatus"
+    answer = await client.workflow_service.count_workflow_executions(
+        CountWorkflowExecutionsRequest(namespace=client.namespace, query=query), retry=True
     )
-    answer = await client.workflow_service.count_workflow_executions(asked, retry=True)
-    found: dict[RunState, int] = {}
+    counts = Counter[RunState]()
     for group in answer.groups:
         state = _STATE_BY_STATUS.get(json.loads(group.group_values[0].data))
-        if state is not None:  # else one that only a newer server knows
-            found[state] = found.get(state, 0) + group.count
-    return found
+        if state is not None:  # only a newer server knows other statuses
+            counts[state] += group.count
+    return counts
 
 
-def make_matcher(where: RunFilter) -> Callable[[ExecutionDescription], bool]:
-    """Whether what was found fits, as far as a list tells, before more is asked about it."""
+def is_match(execution: ExecutionDescription, where: RunFilter) -> bool:
+    """Whether a listed execution matches, as far as that is known before its row is read."""
+    head = execution.run_memo
+    created_at = head.get("created_at") or execution.started_at
+    return (
+        (where.tag is None or where.tag in head.get("tags", ()))
+        and where.workflow in (None, execution.workflow)
+        and execution.id.startswith(where.id_prefix or "")
+        and (where.created_after is None or created_at >= where.created_after)
+        and (where.created_before is None or created_at < where.created_before)
+    )
 
-    def fits(told: ExecutionDescription) -> bool:
-        head = told.run_memo
-        if where.tag is not None and where.tag not in head.get("tags", ()):
-            return False
-        if where.workflow not in (None, told.info.type.name) or not told.id.startswith(where.id_prefix or ""):
-            return False
-        created = head.get("created_at") or told.info.start_time.ToNanoseconds() / 1e9
-        if where.created_after is not None and created < where.created_after:
-            return False
-        return where.created_before is None or created < where.created_before
 
-    return fits
+def is_row_match(run: Run, where: RunFilter) -> bool:
+    """Whether a row matches the conditions that the visibility store cannot check."""
+    return (
+        (not where.states or run.state in where.states)
+        and (where.parent is None or run.parent == where.parent)
+        and (where.text is None or rules.has_text(run, where.text))
+    )

@@ -81,7 +81,7 @@ class BudgetAccount:
             "limits": list(self.limits),
             "used": asdict(self.used),
             "reserved": [[*step, asdict(expected)] for step, expected in self.reserved.items()],
-            "short": [list(step) for step in self.waiting_steps],
+            "waiting_steps": [list(step) for step in self.waiting_steps],
         }
 
     @classmethod
@@ -92,7 +92,7 @@ class BudgetAccount:
             BudgetLimits(*data["limits"]),
             usage_from_json(data["used"]),
             {StepRef(*step): usage_from_json(expected) for *step, expected in data["reserved"]},
-            [StepRef(*step) for step in data["short"]],
+            [StepRef(*step) for step in data["waiting_steps"]],
         )
 
 

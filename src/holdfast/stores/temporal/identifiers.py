@@ -40,7 +40,7 @@ ANNOUNCEMENT_TYPE = RESERVED_PREFIX + "announcement"
 """The type of the workflows that announce workflows to clients. No worker executes them."""
 ANNOUNCEMENT_ID_PREFIX = "holdfast/workflows/"
 
-ENTITY_TASK_QUEUE = "holdfast/keepers"
+ENTITY_TASK_QUEUE = "holdfast/entities"
 """The task queue of entity workflows (see ``entity_workflows``): every worker polls it."""
 ACCOUNT_TYPE = RESERVED_PREFIX + "account"
 """The type of the entity workflows that hold the account of a budget."""

@@ -39,12 +39,12 @@ class SessionOrder:
 
     def to_json(self) -> dict[str, Any]:
         """The stored form."""
-        return {"newest": self.newest, "before": self.previous_runs}
+        return {"newest": self.newest, "previous_runs": self.previous_runs}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SessionOrder:
         """Read the stored form."""
-        return cls(data["newest"], dict(data["before"]))
+        return cls(data["newest"], dict(data["previous_runs"]))
 
 
 def _get_session_entity(workflow: str, session: str) -> EntityWorkflow:

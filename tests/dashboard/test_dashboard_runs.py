@@ -34,7 +34,7 @@ async def stage(page: Any) -> AsyncGenerator[Stage]:
     """A server over a store in which a worker has announced two workflows, and executes nothing."""
     async with running_live_server() as server, httpx2.AsyncClient(base_url=server.address, timeout=30) as http:
         tenant = await server.app.platform.tenants.get_tenant("default")
-        store = await tenant.store()
+        store = tenant.store
         worker = await store.workers.register(NewWorker("worker-1", "elsewhere", 1, FLOWS, is_listener=True), 3600)
         await store.publish_workflows([WorkflowSpec(name, ("customer", "amount")) for name in FLOWS], worker)
         yield Stage(server.address, store, tenant.client, http)

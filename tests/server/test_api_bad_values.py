@@ -46,7 +46,7 @@ BODIES = {
 async def test_a_body_that_does_not_fit_is_refused_in_words(name: str):
     data, status = BODIES[name]
     async with running_server() as served:
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         await store.publish_workflows([WorkflowSpec("takes", ("value",))])
         answer = await served.caller().post("/v1/runs", content=data, headers=JSON)
         assert answer.status_code == status, answer.text
@@ -91,7 +91,7 @@ async def test_ids_that_nothing_can_have_lead_nowhere():
 async def test_what_json_cannot_say_is_said_in_words():
     assert to_json_bytes({"text": "a\ud800b"}) == b'{"text":"a?b"}'
     async with running_server() as served:
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         await store.publish_workflows([WorkflowSpec("takes", ("value",))])
         tagged = served.caller(**{"Holdfast-Values": "tagged"})  # which has a form for it
         body = {"workflow": "takes", "args": [{"$tagged": {"$float": "inf"}}], "id": "infinite"}

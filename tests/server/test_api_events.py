@@ -215,7 +215,7 @@ async def test_whoever_waits_ends_when_the_server_closes():
 async def test_however_many_wait_for_a_run_the_store_is_asked_once_for_all():
     async with told() as (served, run):
         tenant = await served.app.platform.tenants.get_tenant("default")
-        store = await tenant.store()
+        store = tenant.store
         looks = 0
         get_many = store.get_runs
 
@@ -239,7 +239,7 @@ async def test_a_stream_of_a_run_that_is_deleted_ends():
     async with told() as (served, run):
         stream = Stream(served, f"/v1/runs/{run}/events")
         assert await stream.next() is not None
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
 
         async def gone(*_: Any) -> None:
             return None

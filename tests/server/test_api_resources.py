@@ -240,7 +240,7 @@ async def test_a_worker_is_told_with_the_runs_that_it_holds():
 
 async def test_an_agent_of_another_framework_is_heard_of_until_it_falls_silent_and_hears_that_it_is_stopped():
     async with running_server() as served:
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         now = store.now()
         store._clock = lambda: now
         place = "/v1/agents/crew/heartbeat"
@@ -277,7 +277,7 @@ async def test_spending_is_told_by_day_workflow_and_model():
             pass
         caller = served.caller()
         await caller.post("/v1/runs", json={"workflow": "group_plain"})
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         worker = await store.workers.register(NewWorker("w", "h", 1, ("group_plain",)), 60)
         [run] = await store.claims.claim(worker, workflows=["group_plain"], queues=None, limit=1)
         at = 1_800_000_000.0

@@ -190,7 +190,7 @@ async def test_a_page_of_a_long_journal_does_not_read_the_rest(url: str, monkeyp
     """The records of the page and a few more are all that a store is asked for."""
     async with running_server(url) as served:
         tenant = await served.app.platform.tenants.get_tenant("default")
-        store = await tenant.store()
+        store = tenant.store
         await store.publish_workflows([WorkflowSpec("story_long", ("n",))])
         run = await tenant.client.options(id="long").start("story_long", 1)
         worker = await store.workers.register(NewWorker("test", "test", 1, ("story_long",)), 60.0)

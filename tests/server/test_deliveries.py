@@ -17,7 +17,6 @@ from holdfast.errors import StoreUnavailable
 from holdfast.server.app import Settings
 from holdfast.server.background import sweeper
 from holdfast.server.background.sweeper import sweep
-from holdfast.server.deliveries import listener_registry
 from holdfast.services import json_schemas
 from holdfast.stores.leases import LeaseWindow
 
@@ -350,7 +349,7 @@ async def test_steps_side_by_side_are_all_recorded_also_through_several_servers(
         for number in range(20):
             tasks.create_task(world.on(delivery, "steps", {"name": f"s{number}", "output": number}))
             if number % 5 == 4:  # as if the next ones went through another server
-                world.served.app.platform.delivery_cache.remove("default", delivery["id"])
+                world.served.app.platform.delivery_cache.pop(("default", delivery["id"]), None)
     steps = (await world.get(f"/v1/deliveries/{delivery['id']}"))["steps"]
     assert sorted((step["name"], step["output"]) for step in steps) == sorted((f"s{n}", n) for n in range(20))
 
@@ -363,7 +362,7 @@ async def test_usage_that_a_step_tells_of_is_counted(world: World):
         await world.on(delivery, "steps", {"name": "think", "output": 1, "usage": usage})
     tenant = world.served.app.platform.tenants.list_open()[0]
     assert (await tenant.client.usage(run)).cost == pytest.approx(0.25)
-    [day] = await (await tenant.store()).daily_usage.get("1970-01-01", "1970-12-31")
+    [day] = await tenant.store.daily_usage.get("1970-01-01", "1970-12-31")
     assert (day.workflow, day.model, day.used.tokens) == ("pipeline", "acme:large", 110)
 
 
@@ -439,11 +438,12 @@ async def test_a_form_that_names_no_schema_language_is_refused_in_words(world: W
 async def test_a_server_does_not_remember_every_listener_that_was_ever_there(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(listener_registry, "MAX_CACHED_LISTENERS", 2)
+    listeners = world.served.app.platform.tenants.list_open()[0].listeners
+    monkeypatch.setattr(listeners._renewed_at, "_max_size", 2)
     for number in range(5):
         await world.send("quick", number)
         await world.on(await world.take("quick"), "complete")
-    assert len(world.served.app.platform.listeners._renewed_at) == 2
+    assert len(listeners._renewed_at) == 2
 
 
 async def taken_delivery(served: AsgiServer) -> str:
@@ -510,8 +510,7 @@ async def test_a_listener_is_not_declared_dead_for_time_in_which_the_database_wa
     """Nobody's heartbeats were written down meanwhile; leases count anew when the server reaches it again."""
     platform = world.served.app.platform
     tenant = await platform.tenants.get_tenant("default")
-    store = await tenant.store()
-    contact = platform.listeners.get_contact(tenant, store)
+    store, lease_tracker = tenant.store, tenant.listeners.lease_tracker
     await world.send("pipeline")
     delivery = await world.take("pipeline")
 
@@ -523,7 +522,7 @@ async def test_a_listener_is_not_declared_dead_for_time_in_which_the_database_wa
         world.clock.now += 20  # so that a heartbeat is worth a write
         answer = await world.http.post(f"/v1/deliveries/{delivery['id']}/heartbeat", json={})
         assert answer.status_code == 503
-        window = contact.get_window()
+        window = lease_tracker.get_window()
         assert window.since == window.until == world.clock.now
 
         outage.setattr(store.workers, "reap_dead", away)

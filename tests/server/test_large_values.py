@@ -62,7 +62,7 @@ def on_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 async def ended(served: AsgiServer, run_id: str, output: bytes) -> None:
-    store = await (await served.app.platform.tenants.get_tenant("default")).store()
+    store = (await served.app.platform.tenants.get_tenant("default")).store
     worker = await store.workers.register(NewWorker("test", "test", 1, ("takes",)), 60.0)
     [run] = await store.claims.claim(worker, workflows=["takes"], queues=None, limit=1)
     assert run.id == run_id
@@ -71,7 +71,7 @@ async def ended(served: AsgiServer, run_id: str, output: bytes) -> None:
 
 async def test_large_values_are_encoded_and_decoded_off_the_event_loop(on_loop: list[str]):
     async with running_server() as served:
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         await store.publish_workflows([WorkflowSpec("takes", ("value",))])
         caller = served.caller()
 

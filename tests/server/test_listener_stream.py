@@ -84,7 +84,7 @@ async def test_a_listener_that_leaves_with_nothing_is_gone_at_once():
     async with running_live_server() as server:
         async with server.stream("/v1/addresses/stream/listen", name="box") as events:
             await anext(events)
-            store = await (await server.app.platform.tenants.get_tenant("default")).store()
+            store = (await server.app.platform.tenants.get_tenant("default")).store
             assert [worker.name for worker in await store.list_workers()] == ["box"]
         async with asyncio.timeout(5):
             while await store.list_workers():
@@ -121,7 +121,7 @@ async def test_what_the_listener_holds_without_knowing_it_reaches_it_all_the_sam
             await client.put("/v1/addresses/stream", json={"lease": 1})
         async with asyncio.timeout(10), server.stream("/v1/addresses/stream/listen") as events:
             await anext(events)
-            store = await (await server.app.platform.tenants.get_tenant("default")).store()
+            store = (await server.app.platform.tenants.get_tenant("default")).store
             [worker] = await store.list_workers()
             new = NewRun("lost", "stream", b'{"payload":1}', b"d", b"s", store.now(), is_delivery=True)
             await store.commit([StartRun(new, claim_as=worker.id)])  # behind the back of this stream
@@ -148,7 +148,7 @@ async def test_a_listener_that_was_taken_for_dead_is_sent_away_to_come_back_as_a
             await client.put("/v1/addresses/stream", json={"lease": 1})
         async with server.stream("/v1/addresses/stream/listen") as events:
             await anext(events)
-            store = await (await server.app.platform.tenants.get_tenant("default")).store()
+            store = (await server.app.platform.tenants.get_tenant("default")).store
             [worker] = await store.list_workers()
             await store.workers.retire(worker.id)
             assert await anext(events, None) is None
@@ -218,5 +218,6 @@ async def test_what_is_over_before_it_can_be_handed_over_again_is_not(monkeypatc
 async def streams_are(server: LiveServer, number: int) -> None:
     """Waits until the server has so many streams of listeners."""
     async with asyncio.timeout(10):
-        while server.app.platform.listeners._stream_counts.total() != number:  # noqa: ASYNC110 - nobody is told of it
+        listeners = server.app.platform.tenants.list_open()[0].listeners
+        while listeners._stream_counts.total() != number:  # noqa: ASYNC110 - nobody is told of it
             await asyncio.sleep(0.01)

@@ -84,10 +84,10 @@ async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeyp
         assert {name for name, _ in first} == {"changed"}
         assert len(counted) == 1
         tenant = await server.app.platform.tenants.get_tenant("default")
-        await (await tenant.store()).disabled_workflows.disable(
+        await tenant.store.disabled_workflows.disable(
             "something"
         )  # as a request would: that is not told by the store itself
-        server.app.platform.overview_feeds.notify(tenant)
+        tenant.overview_feed.notify()
         told = [await anext(stream) for stream in streams]
         assert all(overview["disabled"] == ["something"] for _, overview in told)
         assert len(counted) == 2
@@ -105,9 +105,10 @@ async def test_nobody_looks_any_more_when_the_last_reader_is_gone():
     async with running_live_server() as server:
         async with server.stream("/v1/changes") as stream:
             await anext(stream)
-            assert len(server.app.platform.overview_feeds._feeds) == 1
+            feed = server.app.platform.tenants.list_open()[0].overview_feed
+            assert feed._reader is not None
         for _ in range(500):
-            if not server.app.platform.overview_feeds._feeds:
+            if feed._reader is None:
                 return
             await asyncio.sleep(0.01)
         raise AssertionError("somebody still looks")
@@ -144,7 +145,7 @@ async def test_runs_of_days_that_are_over_are_counted_once_an_hour(monkeypatch: 
 
     monkeypatch.setattr(MemoryDailyUsage, "get_run_counts", counting)
     async with running_server(settings=Settings(clock=clock)) as served:
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         await store.publish_workflows([WorkflowSpec("overviewed", ("name",))])
         await start(served, "a", "pending")
         clock.now += 86400

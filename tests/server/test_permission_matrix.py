@@ -282,7 +282,7 @@ async def test_nothing_of_another_namespace_is_told_or_changed(endpoint: Endpoin
 
 async def everything_of(served: AsgiServer, namespace: str) -> dict[str, Any]:
     tenant = await served.app.platform.tenants.get_tenant(namespace)
-    store, client, home = await tenant.store(), tenant.client, await served.app.platform.tenants.get_home_store()
+    store, client, home = tenant.store, tenant.client, await served.app.platform.tenants.get_home_store()
     runs = await store.list_runs(RunFilter(), limit=100)
     return {
         "runs": runs,

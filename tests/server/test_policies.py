@@ -49,7 +49,7 @@ class World:
 
     async def is_off(self) -> bool:
         tenant = await self.served.app.platform.tenants.get_tenant("default")
-        return "spender" in await (await tenant.store()).disabled_workflows.get_all()
+        return "spender" in await tenant.store.disabled_workflows.get_all()
 
 
 @pytest_asyncio.fixture
@@ -121,7 +121,7 @@ async def test_a_kill_stays_until_somebody_lifts_it_and_is_in_the_audit_log(worl
     await world.look(86_400)
     assert await world.is_off()
     tenant = await world.served.app.platform.tenants.get_tenant("default")
-    noted = [entry.event for entry in await (await tenant.store()).audit_log.list() if entry.event.key_name == "policy"]
+    noted = [entry.event for entry in await tenant.store.audit_log.list() if entry.event.key_name == "policy"]
     assert [(one.action, one.target) for one in noted] == [("policy_disable", "spender")]
 
 
@@ -163,7 +163,7 @@ async def test_a_schedule_that_is_triggered_and_a_fork_are_runs_of_the_day_as_we
 
 
 async def test_many_runs_that_are_there_are_told_again_above_the_limit(world: World):
-    store = await (await world.served.app.platform.tenants.get_tenant("default")).store()
+    store = (await world.served.app.platform.tenants.get_tenant("default")).store
     await store.publish_workflows(
         [WorkflowSpec("spender", ("n",)), WorkflowSpec("named", ("n",), id_template="named-{n}")]
     )
@@ -184,7 +184,7 @@ async def test_many_runs_that_are_there_are_told_again_above_the_limit(world: Wo
 
 async def test_many_runs_are_not_one():
     async with running_server() as served:
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         await store.publish_workflows([WorkflowSpec("spender", ("n",))])
         body = {"workflow": "spender", "calls": [{"args": [1]}, {"args": [2]}], "dedup": "x"}
         refused = await served.caller().post("/v1/runs/batch", json=body)

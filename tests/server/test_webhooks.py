@@ -75,10 +75,10 @@ class World:
         platform = self.served.app.platform
         for tenant in platform.tenants.list_open():
             await sweep(platform, tenant, LeaseWindow(1_000_000.0, self.clock.now), should_trim_audit=False)
-            platform.dispatchers.get(tenant).notify()
+            tenant.dispatcher.notify()
 
     async def workers(self) -> int:
-        store = await self.served.app.platform.tenants.list_open()[0].store()
+        store = self.served.app.platform.tenants.list_open()[0].store
         return len(await store.list_workers())
 
 
@@ -425,7 +425,7 @@ async def test_a_server_that_stops_waits_a_moment_for_answers_and_gives_everythi
                 row, [told] = await connection.read(run), await read_deliveries(connection, run)
                 after.append((row.state, row.delivery_count, told.state, told.reason))
 
-        monkeypatch.setattr(platform.dispatchers, "close", closing)
+        monkeypatch.setattr(platform.tenants.list_open()[0].dispatcher, "close", closing)
         if in_time:
             asyncio.get_running_loop().call_later(0.2, answered.set)
     given_back = ("pending", 0, "returned", "the server has stopped")

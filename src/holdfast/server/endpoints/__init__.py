@@ -1,4 +1,4 @@
-"""What can be asked for over HTTP: a module for each thing, and all of them together."""
+"""The endpoints of the HTTP API: a module for each resource, and all of them together."""
 
 from __future__ import annotations
 

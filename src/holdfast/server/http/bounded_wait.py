@@ -1,7 +1,7 @@
-"""Waiting for something on a caller's behalf: for so long, and no longer than the server stays.
+"""Waiting on a caller's behalf, with a timeout, and only until the server stops.
 
-Nobody who waits here holds a thread or asks the store by itself: ends of runs and news of them are heard of through the
-namespace's connection, which watches the store once for all.
+A wait occupies no thread and does not poll the store: the connection of the namespace watches the store once for all
+waits, and reports changes and ends of runs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ T = TypeVar("T")
 async def wait_at_most(
     call: Call, timeout_s: float, awaited: Coroutine[Any, Any, T], stop_when: Coroutine[Any, Any, Any] | None = None
 ) -> T | None:
-    """What is awaited, if it comes within so many seconds, before the server closes, and before ``stop_when`` ends.
+    """The result of ``awaited``, unless the timeout, the server's stop, or the end of ``stop_when`` comes first.
 
-    Else it is cancelled, and ``None`` is returned; but if it comes all the same, it is not lost.
+    In that case it is cancelled, and the result is ``None``. A result that it returns in spite of that is not lost.
     """
     work = asyncio.create_task(awaited)
-    closing = asyncio.create_task(call.platform.closing.wait())
-    ends: list[asyncio.Task[Any]] = [closing] if stop_when is None else [closing, asyncio.create_task(stop_when)]
+    stops: list[asyncio.Task[Any]] = [asyncio.create_task(call.platform.closing.wait())]
+    if stop_when is not None:
+        stops.append(asyncio.create_task(stop_when))
     try:
-        await asyncio.wait([work, *ends], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([work, *stops], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (work, *ends):
+        for task in (work, *stops):
             task.cancel()
-        await asyncio.gather(work, *ends, return_exceptions=True)
+        await asyncio.gather(work, *stops, return_exceptions=True)
     return None if work.cancelled() else work.result()

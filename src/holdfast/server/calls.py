@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import Request
 
 from holdfast.client.client import Client
-from holdfast.codec import EncodedValue, codec_for
+from holdfast.codec import EncodedValue, codec_for, validate_size
 from holdfast.server.auth.authenticator import Caller, invalid_key_problem
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.http.problems import Problem
@@ -78,6 +78,10 @@ class Call:
         return await self.run_body_work(
             0, lambda: EncodedValue(_value_codec.encode(self.decode_value(data, label), label))
         )
+
+    def encode_stored_value(self, value: Any, label: str) -> bytes:
+        """A prepared value as it is stored. Raises ``ValueTooLarge``."""
+        return validate_size(_value_codec.encode(value, label), label, self.client.max_value)
 
     async def run_body_work(self, size: int, work: Callable[[], T]) -> T:
         """Run work on the body and on ``size`` more bytes of values, in a thread if they are large.

@@ -107,8 +107,8 @@ class ClaimedDelivery:
         return self._is_isolated and now < self._isolated_since + max_isolation_s
 
     def make_record(
-        self, name: str, kind: RecordKind, payload: bytes, now: float, *, attempts: int = 1, preview: str = "",
-        started_at: datetime | None = None,
+        self, name: str, kind: RecordKind, payload: bytes, now: float, *,
+        started_at: datetime | None, attempts: int, preview: str,
     ) -> Record:  # fmt: skip
         """The record of an outcome, at the position of its attempt if there is one."""
         begun = self.attempts.get(name)
@@ -194,6 +194,11 @@ async def find_claimed_delivery(call: Call, id: str, *, refresh: bool = False) -
     return claimed
 
 
+def forget_delivery(call: Call, id: str) -> None:
+    """Read the delivery anew next time: it has ended, or another server has written to it."""
+    call.platform.delivery_cache.pop((call.tenant.namespace, id), None)
+
+
 def unknown_delivery_problem(id: str) -> Problem:
     """The problem of an id that names no delivery here."""
     return Problem(404, "delivery-not-found", "There is no such delivery", f"{id[:200]!r} was not handed out here.")
@@ -210,6 +215,11 @@ def lost_delivery_problem(run: Run, epoch: int) -> Problem:
         run_id=run.id,
         reason=reason,
     )
+
+
+async def read_lost_problem(call: Call, run: Run, epoch: int | None = None) -> Problem:
+    """The problem of a delivery that has just turned out to be lost."""
+    return lost_delivery_problem(await call.store.get_run(run.id) or run, run.epoch if epoch is None else epoch)
 
 
 def _explain_loss(run: Run, epoch: int) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from holdfast.core.records import Attempt, Record, RecordKind, Signal
+from holdfast.core.records import Attempt, RecordKind, Signal
 from holdfast.server.calls import Call
 from holdfast.server.deliveries.delivery import (
     WAIT_PREFIX,
@@ -19,15 +19,12 @@ from holdfast.server.deliveries.delivery import (
     RecordedStep,
     build_step,
     find_claimed_delivery,
+    forget_delivery,
     is_wait,
-)
-from holdfast.server.deliveries.delivery_operations import (
-    append_record,
-    end_delivery,
     read_lost_problem,
-    revoke_if_stopped,
-    validate_step_name,
 )
+from holdfast.server.deliveries.delivery_operations import end_delivery, revoke_if_stopped
+from holdfast.server.deliveries.steps import append_record, validate_step_name
 from holdfast.server.http.problems import Problem
 from holdfast.stores.approvals import ApprovalRequest, RequestApproval, WithdrawApproval, make_answer_name
 from holdfast.stores.operations import Op, OpStatus, ParkRun, Run, SaveAttempt
@@ -114,22 +111,19 @@ async def _park(call: Call, id: str, run: Run, ops: list[Op]) -> None:
     if status is OpStatus.DONE:
         end_delivery(call, id, run)
         return
-    call.platform.delivery_cache.pop((call.tenant.namespace, id), None)
+    forget_delivery(call, id)
     if status is OpStatus.REFUSED:  # the answer or the signal arrived at this moment
         raise Problem(
             503, "just-arrived", "What is waited for has just come", "Ask again.", headers={"Retry-After": "0"}
         )
-    raise await read_lost_problem(call.store, run)
+    raise await read_lost_problem(call, run)
 
 
 async def _record_outcome(
     call: Call, id: str, name: str, kind: RecordKind, payload: bytes, signal: Signal | None = None, preview: str = ""
 ) -> RecordedStep:
-    def make_record(held: ClaimedDelivery, now: float) -> Record:
-        return held.make_record(name, kind, payload, now, preview=preview)
-
     signal_id = None if signal is None else signal.id
-    record, _ = await append_record(call, id, name, make_record, consumed_signal_id=signal_id)
+    record, _ = await append_record(call, id, name, kind, payload, preview=preview, consumed_signal_id=signal_id)
     return await build_step(call, record)
 
 

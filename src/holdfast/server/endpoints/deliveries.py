@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from holdfast.admission.usage import NANO_PER_USD, Usage
 from holdfast.core.states import RunState
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.deliveries import delivery_operations, waits
-from holdfast.server.deliveries.delivery import Delivery, RecordedStep, build_delivery, find_claimed_delivery
+from holdfast.server.deliveries import delivery_operations, steps, waits
+from holdfast.server.deliveries.delivery import (
+    Delivery,
+    RecordedStep,
+    build_delivery,
+    build_step,
+    find_claimed_delivery,
+)
 from holdfast.server.deliveries.history import DeliveryRecord, read_deliveries
-from holdfast.server.http.models import MAX_DURATION_S, MAX_INT, AssumedUtcDatetime, Items
+from holdfast.server.deliveries.steps import AttemptBody, StepBody
+from holdfast.server.http.models import MAX_DURATION_S, Items
 from holdfast.server.http.router import Handler, RequestModel, Router
 from holdfast.services.json_schemas import check_schema
 from holdfast.services.thread_offload import LARGE_BYTES
@@ -27,60 +34,10 @@ from holdfast.stores.approvals import ApprovalRequest
 router = Router()
 
 
-class UsageBody(RequestModel):
-    """What the model calls of a step used."""
-
-    calls: int = Field(1, ge=0, le=MAX_INT)
-    input_tokens: int = Field(0, ge=0, le=MAX_INT)
-    output_tokens: int = Field(0, ge=0, le=MAX_INT)
-    cached_tokens: int = Field(0, ge=0, le=MAX_INT)
-    usd: float | None = Field(None, ge=0, le=1_000_000)
-    """What they cost; left out if unknown."""
-    model: str = Field("", max_length=200)
-
-    def to_usage(self) -> Usage:
-        """As the journal has it."""
-        return Usage(
-            calls=self.calls,
-            input_tokens=self.input_tokens,
-            output_tokens=self.output_tokens,
-            cached_tokens=self.cached_tokens,
-            nano_usd=0 if self.usd is None else round(self.usd * NANO_PER_USD),
-            unpriced=self.calls if self.usd is None else 0,
-        )
-
-
-class StepBody(RequestModel):
-    """The outcome of a step."""
-
-    name: str = Field(min_length=1, max_length=200)
-    output: Any = None
-    started_at: AssumedUtcDatetime | None = None
-    attempts: int = Field(1, ge=1, le=10_000)
-    arguments: str = Field("", max_length=10_000)
-    """Its arguments, shortened, for people to read."""
-    usage: UsageBody | None = None
-
-
-class AttemptBody(RequestModel):
-    """A step that begins."""
-
-    name: str = Field(min_length=1, max_length=200)
-    attempt: int = Field(1, ge=1, le=10_000)
-    once: bool = False
-    """It must happen at most once: if this listener dies meanwhile, the next one learns that it may have happened."""
-    error: str = Field("", max_length=10_000)
-    """Why the previous attempt failed."""
-    progress: Any = None
-
-
-class StepResponse(BaseModel):
+@dataclass(frozen=True, slots=True)
+class StepResponse(RecordedStep):
     """A recorded step."""
 
-    name: str
-    kind: str
-    output: Any
-    recorded_at: datetime
     is_new: bool
     """False: it was recorded before, with this output."""
 
@@ -191,32 +148,15 @@ async def record_step(call: Call, delivery: str, body: StepBody) -> StepResponse
 
     Steps are identified by name. The first outcome of a name counts, and the response to a repeat has that one.
     """
-    step, is_new = await delivery_operations.record_step(
-        call,
-        delivery,
-        body.name,
-        await call.prepare_value(body.output, f"the output of step {body.name!r}"),
-        started_at=body.started_at,
-        attempts=body.attempts,
-        arguments=body.arguments,
-        usage=None if body.usage is None else body.usage.to_usage(),
-        model="" if body.usage is None else body.usage.model,
-    )
-    return StepResponse(name=step.name, kind=step.kind, output=step.output, recorded_at=step.recorded_at, is_new=is_new)
+    record, is_new = await steps.record_step(call, delivery, body)
+    step = await build_step(call, record)
+    return StepResponse(step.name, step.kind, step.output, step.recorded_at, is_new)
 
 
 @_operation("attempts", headers=(VALUES_HEADER,))
 async def note_attempt(call: Call, delivery: str, body: AttemptBody) -> None:
     """Note that a step begins, so that the next listener knows about it if this one dies meanwhile."""
-    await delivery_operations.note_attempt(
-        call,
-        delivery,
-        body.name,
-        attempt=body.attempt,
-        once=body.once,
-        error=body.error,
-        progress=await call.prepare_value(body.progress, f"the progress of step {body.name!r}"),
-    )
+    await steps.note_attempt(call, delivery, body)
 
 
 @_operation("heartbeat")

@@ -118,7 +118,7 @@ async def test_a_body_with_too_many_values_is_refused_while_it_comes_in():
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1" * 400 + ".0"])
-async def test_a_number_that_no_float_can_hold_is_refused_and_not_kept_as_text(number: str):
+async def test_a_number_too_large_for_a_float_is_refused_and_not_stored_as_text(number: str):
     async with running_server() as served:
         body = f'{{"payload": {{"amount": {number}}}}}'.encode()
         answer = await served.caller().post("/v1/addresses/jobs/send", content=body, headers=JSON)

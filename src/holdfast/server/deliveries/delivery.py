@@ -45,10 +45,10 @@ class UnfinishedStep:
     name: str
     attempt: int
     once: bool
-    """It was to happen at most once: it may have happened, and must not be done again unseen."""
+    """It must happen at most once, and may have happened: check before you do it again."""
     started_at: datetime
     progress: Any
-    """What the listener has said about it last."""
+    """The last progress that the listener reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Delivery:
     """Deliveries that count against the run since its last step: those that failed, and those whose listener died while
     it held nothing else."""
     listener_id: str
-    """Who holds it: to be passed with the next claim, as long as the process lives."""
+    """The listener that holds it: its process sends this id with its next claim."""
     lease: float
-    """Seconds within which the listener must be heard of again."""
+    """Seconds within which the listener must send its next request."""
     deadline: datetime | None
     created_at: datetime
     tags: tuple[str, ...]

@@ -136,7 +136,7 @@ def end_delivery(call: Call, id: str, run: Run) -> None:
 
 
 def _get_redelivery_delay(failure_count: int) -> float:
-    """Seconds until a run with so many consecutive failures is delivered again."""
+    """Seconds until a run is delivered again after ``failure_count`` consecutive failures."""
     return min(2.0**failure_count, 300.0)
 
 

@@ -32,7 +32,7 @@ class ApprovalsQuery(PageQuery):
 
     run_id: Annotated[Name | None, Field(description="Of this run.")] = None
     workflow: Annotated[Name | None, Field(description="Of runs of this workflow.")] = None
-    assignee: Annotated[Text | None, Field(description="That this person is asked now.")] = None
+    assignee: Annotated[Text | None, Field(description="Now assigned to this person.")] = None
     include_closed: Annotated[bool, Field(description="Also those that are closed.")] = False
     only_closed: Annotated[bool, Field(description="Only those that are closed, the newest first.")] = False
 

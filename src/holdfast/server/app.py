@@ -14,11 +14,11 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from holdfast.codec import Encryption
 from holdfast.errors import HoldfastError, UsageError
@@ -43,6 +43,7 @@ from holdfast.server.calls import Call
 from holdfast.server.dashboard import serve_page
 from holdfast.server.deliveries.delivery import ClaimedDelivery
 from holdfast.server.http.body_budget import BodyBudget, BodyReservation
+from holdfast.server.http.bounded_wait import with_ticks
 from holdfast.server.http.problems import Problem, problem_from_error, server_error_problem
 from holdfast.server.http.remote_addresses import LOCAL_HOSTS, is_local_request
 from holdfast.server.http.request_guard import RequestGuard, check_same_site
@@ -173,7 +174,8 @@ class App:
         if not isinstance(response, StreamingResponse):
             await response(scope, receive, send)
             return
-        response.body_iterator = self._stream_until_closing(request, response.body_iterator)
+        chunks = cast("AsyncGenerator[Any]", response.body_iterator)  # see ``make_event_response``
+        response.body_iterator = self._stream_until_closing(request, chunks)
         with self._admission.open_streams.acquire(scope[_LIMIT_KEY]):
             await response(scope, receive, send)
 
@@ -202,43 +204,22 @@ class App:
         log.error(message, error_id, request.method, request.url.path, request_id, exc_info=error)
         return server_error_problem(error_id).to_response(request_id)
 
-    async def _stream_until_closing(self, request: Request, chunks: AsyncIterable[Any]) -> AsyncGenerator[Any]:
+    async def _stream_until_closing(self, request: Request, chunks: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
         """The chunks of a stream, until the server is about to stop, the key is no longer valid, or the stream fails.
 
         The reader reconnects.
         """
-        rest: AsyncIterator[Any] = aiter(chunks)
-        closing = asyncio.ensure_future(self.platform.closing.wait())
-        upcoming: asyncio.Future[Any] | None = None
-        loop = asyncio.get_running_loop()
-        recheck_at = loop.time() + KEY_RECHECK_S
         try:
-            while True:
-                upcoming = upcoming or asyncio.ensure_future(anext(rest, _END_OF_STREAM))
-                timeout = max(0.0, recheck_at - loop.time())
-                await asyncio.wait([upcoming, closing], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-                if closing.done() and not upcoming.done():
-                    return
-                if await self.platform.authenticate(request) is None:
-                    return
-                recheck_at = loop.time() + KEY_RECHECK_S
-                if not upcoming.done():
-                    continue
-                chunk, upcoming = upcoming.result(), None
-                if chunk is _END_OF_STREAM:
-                    return
-                yield chunk
+            async with aclosing(with_ticks(chunks, KEY_RECHECK_S, stop=self.platform.closing)) as ticking_chunks:
+                async for chunk in ticking_chunks:
+                    if await self.platform.authenticate(request) is None:
+                        return
+                    if chunk is not None:
+                        yield chunk
         except HoldfastError as error:
             log.warning("the stream of %r ends: %s", request.url.path, error)
         except Exception as error:
             self._handle_server_error(request, error)
-        finally:
-            closing.cancel()
-            if upcoming is not None:
-                upcoming.cancel()
-                await asyncio.gather(upcoming, return_exceptions=True)
-            if isinstance(rest, AsyncGenerator):
-                await rest.aclose()
 
     async def _handle_request(self, request: Request) -> Response:
         endpoint, path = self._routes.find(request.method, request.scope.get("raw_path") or request.url.path.encode())
@@ -287,7 +268,6 @@ class App:
         return await call.run_body_work(0, lambda: build_response(endpoint, value, call.status, call.encode_value))
 
 
-_END_OF_STREAM = object()
 _LIMIT_KEY = "holdfast.payer"
 """Where the scope of a request has the key whose limit a stream counts against."""
 
@@ -300,9 +280,7 @@ def _get_bearer_token(request: Request) -> str | None:
 async def _strip_body(response: Response) -> Response:
     """The response to a HEAD request. A stream is not begun."""
     if isinstance(response, StreamingResponse):
-        chunks: AsyncIterable[Any] = response.body_iterator
-        if isinstance(chunks, AsyncGenerator):
-            await chunks.aclose()
+        await cast("AsyncGenerator[Any]", response.body_iterator).aclose()
         return Response(status_code=response.status_code, headers=dict(response.headers))
     response.body = b""  # the Content-Length header stays
     return response

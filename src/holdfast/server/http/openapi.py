@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -159,24 +159,7 @@ def _build_schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[tuple[str, str],
         if endpoint.response_type is not None:
             inputs.append(((endpoint.name, "response"), "serialization", endpoint.response_type))
     schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_SCHEMA_REF, schema_generator=_SchemaGenerator)
-    definitions: dict[str, Any] = shared.get("$defs", {})
-    titles = {name: schema["title"] for name, schema in definitions.items() if name.endswith("_") and "title" in schema}
-    renamed = {titles.get(name, name): _rename_refs(schema, titles) for name, schema in definitions.items()}
-    return {name: _rename_refs(schema, titles) for (name, _), schema in schemas.items()}, renamed
-
-
-def _rename_refs(schema: Any, new_names: Mapping[str, str]) -> Any:
-    """The schema with readable names of what it refers to: ``RunInfoPage``, and not ``Page_RunInfo_``."""
-    if isinstance(schema, list):
-        return [_rename_refs(item, new_names) for item in cast("list[Any]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    renamed = {name: _rename_refs(value, new_names) for name, value in cast("dict[str, Any]", schema).items()}
-    reference = renamed.get("$ref")
-    if isinstance(reference, str):
-        name = reference.rpartition("/")[2]
-        renamed["$ref"] = _SCHEMA_REF.format(model=new_names.get(name, name))
-    return renamed
+    return {name: schema for (name, _), schema in schemas.items()}, shared.get("$defs", {})
 
 
 def _build_tags(endpoints: Sequence[Endpoint]) -> list[dict[str, str]]:
@@ -313,6 +296,12 @@ class _SchemaGenerator(GenerateJsonSchema):
     pydantic could do that itself (``use_attribute_docstrings``), but it reads the sources of all classes when the
     server starts, and leaves out the fields that a dataclass inherits.
     """
+
+    @override
+    def normalize_name(self, name: str) -> str:
+        """A readable name of a generic model: ``RunInfoPage``, and not ``Page_RunInfo_``."""
+        generic, _, parameter = name.removesuffix("]").partition("[")
+        return super().normalize_name(parameter + generic)
 
     @override
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:

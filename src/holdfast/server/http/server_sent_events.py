@@ -6,11 +6,13 @@ when it reconnects.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from starlette.responses import StreamingResponse
+
+from holdfast.server.http.bounded_wait import with_ticks
 
 MEDIA_TYPE = "text/event-stream"
 KEEPALIVE_INTERVAL_S = 15.0
@@ -42,20 +44,6 @@ def make_event_response(events: AsyncGenerator[ServerSentEvent]) -> StreamingRes
 
 async def _with_keepalives(events: AsyncGenerator[ServerSentEvent]) -> AsyncGenerator[bytes]:
     yield b": welcome\n\n"  # so that the reader knows at once that it is connected
-    upcoming: asyncio.Future[ServerSentEvent | None] | None = None
-    try:
-        while True:
-            upcoming = upcoming or asyncio.ensure_future(anext(events, None))
-            done, _ = await asyncio.wait([upcoming], timeout=KEEPALIVE_INTERVAL_S)
-            if not done:
-                yield b": still here\n\n"
-                continue
-            event, upcoming = upcoming.result(), None
-            if event is None:
-                return
-            yield event.encode()
-    finally:
-        if upcoming is not None:
-            upcoming.cancel()
-            await asyncio.gather(upcoming, return_exceptions=True)
-        await events.aclose()
+    async with aclosing(with_ticks(events, KEEPALIVE_INTERVAL_S)) as ticking_events:
+        async for event in ticking_events:
+            yield b": still here\n\n" if event is None else event.encode()

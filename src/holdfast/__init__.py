@@ -1,7 +1,7 @@
 """Holdfast makes crash recovery the default for Python agents.
 
-An agent run is a durable workflow: every step is recorded before the run goes on, and another process takes over where
-a dead one stopped. The public names below are loaded when they are first used, so that ``import holdfast`` is cheap.
+An agent run is a durable workflow: every step is recorded before the run continues, and another process takes over
+where a dead one stopped. Public names are loaded when they are first used, so that ``import holdfast`` is cheap.
 """
 
 from __future__ import annotations

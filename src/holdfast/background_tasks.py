@@ -1,7 +1,7 @@
-"""Tasks of the process's own event loop: those that run for as long as something is open, and those that run user code.
+"""Helpers for tasks on the process's own event loop: background tasks, and tasks that run user code.
 
-Nothing awaits a task in the background, so nothing hears of an exception that ends it. ``keep_running`` is what every
-such task does: an exception is logged, and the work begins again after a pause.
+Nothing awaits a background task, so nothing would notice an exception that ends it. So every such task runs in
+``keep_running``, which logs an exception and starts the work again after a pause.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ async def keep_running(
     stop_on: type[Exception] | tuple[()] = (),
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Do the work until it returns. When it raises, log that with its ``description``, and begin again after a pause.
+    """Run ``work`` until it returns. If it raises, log that with its ``description``, and start again after a pause.
 
-    ``stop_on`` is an exception that ends it for good: it says that what the work needs was closed.
+    ``stop_on`` is an exception that ends it for good, because what the work needs was closed.
     """
     now = asyncio.get_running_loop().time
     pause = MIN_PAUSE_S
     while True:
-        began = now()
+        started_at = now()
         try:
             await work()
             return
         except stop_on:
             return
         except Exception:
-            if now() - began > PAUSE_RESET_AFTER_S:
+            if now() - started_at > PAUSE_RESET_AFTER_S:
                 pause = MIN_PAUSE_S
             log.exception("%s failed; it begins again in %g s", description, pause)
         await sleep(pause)
@@ -47,10 +47,11 @@ async def keep_running(
 
 
 async def forget_cancel_requests() -> None:
-    """Forget the requests to cancel the current task that user code in it has left behind.
+    """Forget cancel requests for the current task that user code has left behind.
 
-    Else the next ``await`` would raise ``CancelledError``, and time-outs would not be recognized. A request of somebody
-    else that comes at this moment is forgotten as well, so look afterwards whether the work is still wanted.
+    Otherwise, the next ``await`` would raise ``CancelledError``, and timeouts would not be recognized. This also
+    forgets a cancel request from elsewhere that arrives at this moment, so check afterwards whether the work is still
+    wanted.
     """
     task = asyncio.current_task()
     if task is None or not task.cancelling():

@@ -1,81 +1,81 @@
 """Everything that Holdfast raises, in one tree.
 
     HoldfastError
-    ├── DefinitionError              a workflow or step is declared wrongly (raised when it is defined)
-    ├── UsageError                   an API is called in a way that cannot work, with the way that does
-    │   ├── DepsMissing              an agent's tools need ``deps``, and this process was given none
+    ├── DefinitionError              a workflow or step is declared incorrectly (raised when it is defined)
+    ├── UsageError                   an API is called in a way that cannot work; the message says how to call it
+    │   ├── DepsMissing              an agent's tools need ``deps``, and this process has none
     │   └── BoundArgumentMissing     a run needs objects that only the process that called the agent has
-    ├── InputError                   arguments that do not fit the workflow, or its id template
+    ├── InputError                   arguments that do not match the workflow, or its id template
     ├── UnknownWorkflow              no worker ever announced a workflow of that name
     ├── UnknownSchedule              there is no schedule of that name
-    ├── UnknownQueue                 there is no queue of that name that has limits
+    ├── UnknownQueue                 there is no queue of that name with limits
     ├── WorkflowDisabled             the workflow is disabled: no run of it starts or continues
     ├── CodecError
-    │   ├── UnrecordableValue        a value that would not survive being recorded
-    │   │   └── ValueTooLarge        a value above the limit of what is recorded (64 MiB by default)
-    │   └── UnreadableRecord         recorded bytes that cannot be turned back into a value
+    │   ├── UnrecordableValue        a value that cannot be recorded without loss
+    │   │   └── ValueTooLarge        a value above the size limit (64 MiB by default)
+    │   └── UnreadableRecord         recorded bytes that cannot be decoded
     │       └── UndecryptableValue   they are encrypted, and cannot be decrypted here: ``.key_id`` is the key needed
     ├── RunError                     about one run: ``.run_id``
     │   ├── RunNotFound
     │   ├── RunConflict              the id is taken by a run with other inputs
     │   ├── RunEnded                 the run has ended: it takes no more signals and cannot be cancelled or paused
-    │   ├── RetryRefused             the run cannot be retried, or not without being told more
-    │   ├── SettleRefused            nothing there is to be settled, or not in this run
-    │   ├── DeliveryLost             a listener does not hold the run any more: ``.reason``
+    │   ├── RetryRefused             the run cannot be retried, or not without ``run_again=True``
+    │   ├── SettleRefused            the step cannot be settled
+    │   ├── DeliveryLost             a listener no longer holds the run: ``.reason``
     │   └── RunUnsuccessful          the run ended without a result: ``.state``, ``.error``
     │       ├── RunFailed
     │       ├── RunCancelled
     │       └── RunDead
-    ├── RunTimedOut                  (also TimeoutError) the run passed its own time-out
-    ├── HistoryFull                  Temporal limits how long a run's history gets, and it cannot go on in a new one
+    ├── RunTimedOut                  (also TimeoutError) the run passed its own timeout
+    ├── HistoryFull                  the run reached Temporal's limit of a history, and cannot continue in a new one
     ├── CompensationFailed           a step could not be undone: ``.step``, ``.compensation``
     ├── ReplayError                  the run stops in ``failed``, its journal untouched; fix the code, then retry
     │   ├── NonDeterminismError      the code no longer does what the journal says it did
     │   ├── ForbiddenInWorkflow      workflow code did what only a step may do
     │   ├── WorkflowStuck            workflow code waits for something that nothing recorded can wake
-    │   └── WorkflowNeverYields      workflow code keeps the loop busy for ever
-    ├── ModelError                   about a model call: ``.model``, ``.status`` (of HTTP, if it got that far)
-    │   ├── ModelRequestRejected     the provider refuses it for good: the same call would fail again
+    │   └── WorkflowNeverYields      workflow code keeps the loop busy forever
+    ├── ModelError                   about a model call: ``.model``, ``.status`` (of HTTP, if there was a response)
+    │   ├── ModelRequestRejected     the provider rejects it for good: the same call would fail again
     │   └── ModelUnavailable         it failed until the retries were used up
-    ├── BudgetExceeded               a model call was not made, because it would have passed a budget
-    ├── ContextFull                  a model call was not made: what was said must be summarised first
-    ├── TurnLimitReached             an agent has made its last turn, and has no answer yet
-    ├── InvalidOutput                a model's answers did not fit the output_type until the retries were used up
+    ├── BudgetExceeded               a model call was not made, because it would have exceeded a budget
+    ├── ContextFull                  a model call was not made: the conversation must be summarized first
+    ├── TurnLimitReached             an agent has used all its turns, and has no answer yet
+    ├── InvalidOutput                a model's answers did not match the output_type until the retries were used up
     ├── ApprovalError                about a question that a run asks people: ``.approval_id``
     │   ├── UnknownApproval
-    │   ├── ApprovalClosed           it was answered before, or nobody waits for the answer any more
-    │   ├── ApprovalRequired         a tool was not called: a person must approve of the call first
+    │   ├── ApprovalClosed           it was answered before, or its run no longer waits for the answer
+    │   ├── ApprovalRequired         a tool was not called: a person must approve the call first
     │   ├── ApprovalDenied           a person said no
-    │   └── ApprovalTimedOut         (also TimeoutError) nobody answered in time
+    │   └── ApprovalTimedOut         (also TimeoutError) there was no answer in time
     ├── McpError                     about an MCP server: ``.server``
     │   └── McpUnavailable           it could not be started or reached, or the connection to it broke
-    ├── InvalidToolArguments         a model called a tool with arguments that do not fit its parameters
+    ├── InvalidToolArguments         a model called a tool with arguments that do not match its parameters
     ├── UnknownTool                  a model called a tool that its agent does not have
     ├── WebhookVerificationFailed    a request that claims to be a webhook, but cannot be verified
-    ├── PathRefused                  a model named a path that leads out of its folder, or to no plain file
+    ├── PathRefused                  a model named a path outside of its folder, or not of a regular file
     ├── StepError                    about one step: ``.step``
-    │   ├── StepFailed               stands in for an exception that cannot be rebuilt
+    │   ├── StepFailed               replaces an exception that cannot be rebuilt
     │   ├── StepTimedOut             (also TimeoutError)
     │   └── StepOutcomeUnknown       a ``once`` step was in flight when its worker died
-    ├── ServerError                  a Holdfast server refuses, or answers what makes no sense: ``.status`` (of HTTP)
-    │   ├── Unauthenticated          the API key is missing, not known, revoked, or has expired
-    │   ├── NotAllowed               the key may not do that: ``.scope`` is what it lacks
+    ├── ServerError                  a Holdfast server refuses a request, or its response is invalid: ``.status``
+    │   ├── Unauthenticated          the API key is missing, unknown, revoked, or expired
+    │   ├── NotAllowed               the key may not do that: ``.scope`` is the scope that it needs
     │   ├── TooManyRequests          the key was used too often, and waiting did not help
     │   └── PolicyLimitReached       the policy of an agent or workflow allows no more of it today
     └── StoreError
-        ├── StoreUnavailable         may pass: the engine keeps its place and tries again
+        ├── StoreUnavailable         may pass: the engine keeps its runs and tries again
         │   ├── StoreLocked
         │   ├── StoreFull
-        │   └── ServerUnavailable    a Holdfast server could not be reached, however often it was tried
+        │   └── ServerUnavailable    a Holdfast server could not be reached in spite of retries
         ├── StoreReadOnly
-        ├── StoreSchemaError         the database's schema is not one that this Holdfast can use
+        ├── StoreSchemaError         this Holdfast cannot use the database's schema
         │   └── SchemaTooNew         a newer Holdfast has migrated it: this process has to be replaced
         └── StoreCorrupt
 
-``ModelRetry`` is no error of Holdfast's: tools raise it to tell the model what to do otherwise.
+``ModelRetry`` is not one of Holdfast's errors: a tool raises it to tell the model what to do differently.
 
 Three more are ``BaseException``s, because a broad ``except Exception`` in user code must not stop them:
-``FenceLost`` (another worker holds the run now), ``RunParked`` (the run leaves memory) and ``DeliveryParked`` (a
+``FenceLost`` (another worker holds the run now), ``RunParked`` (the run leaves memory), and ``DeliveryParked`` (a
 listener's run waits, and will be delivered again).
 """
 
@@ -97,7 +97,7 @@ class UsageError(HoldfastError):
 
 
 class DepsMissing(UsageError):
-    """The tools of an agent need ``deps``, and the process that executes its run was given none."""
+    """The tools of an agent need ``deps``, and the process that executes its run has none."""
 
 
 class BoundArgumentMissing(UsageError):
@@ -105,14 +105,14 @@ class BoundArgumentMissing(UsageError):
 
 
 class InputError(HoldfastError):
-    """Arguments do not fit the workflow they are meant for, or an answer the question.
+    """Arguments do not match their workflow, or an answer does not match the approval.
 
     ``violations`` lists what is wrong and where, if a schema found it: ``{"path": "value.days", "message": "..."}``.
     """
 
     def __init__(self, message: str, violations: Sequence[Mapping[str, str]] = ()) -> None:
         super().__init__(message)
-        self.violations = tuple(dict(one) for one in violations)
+        self.violations = tuple(dict(violation) for violation in violations)
 
 
 class UnknownWorkflow(HoldfastError):
@@ -124,7 +124,7 @@ class UnknownSchedule(HoldfastError):
 
 
 class UnknownQueue(HoldfastError):
-    """There is no queue of this name in the store that has limits."""
+    """There is no queue of this name with limits in the store."""
 
 
 class WorkflowDisabled(HoldfastError):
@@ -136,19 +136,19 @@ class CodecError(HoldfastError):
 
 
 class UnrecordableValue(CodecError):
-    """A value would not survive being recorded and read back."""
+    """A value cannot be recorded and read back without loss."""
 
 
 class ValueTooLarge(UnrecordableValue):
-    """A value is larger than what may be recorded."""
+    """A value is larger than the limit."""
 
 
 class UnreadableRecord(CodecError):
-    """Recorded bytes cannot be turned back into a value of the declared type."""
+    """Recorded bytes cannot be decoded to a value of the declared type."""
 
 
 class UndecryptableValue(UnreadableRecord):
-    """A recorded value is sealed, and cannot be opened here. ``key_id`` is the key that is needed, if that is known."""
+    """A recorded value is encrypted, and cannot be decrypted here. ``key_id`` is the key that it needs, if known."""
 
     def __init__(self, message: str, key_id: str = "") -> None:
         super().__init__(message)
@@ -176,9 +176,9 @@ class RunEnded(RunError):
 
 
 class RetryRefused(RunError):
-    """The run cannot be retried: it has not failed, what it did was undone, or a ``once`` step would run again.
+    """The run cannot be retried: it has not failed, it was compensated, or a ``once`` step would run again.
 
-    In the last case, ``needs_run_again``: it can, if ``run_again=True`` says that the step may.
+    In the last case, ``needs_run_again`` is true: ``run_again=True`` allows the step to run again.
     """
 
     def __init__(self, message: str, run_id: str = "", *, needs_run_again: bool = False) -> None:
@@ -187,14 +187,14 @@ class RetryRefused(RunError):
 
 
 class SettleRefused(RunError):
-    """A step cannot be settled: its outcome is known, it is not what ended the run, or the run goes on."""
+    """A step cannot be settled: its outcome is known, it did not end the run, or the run continues."""
 
 
 class DeliveryLost(RunError):
-    """A listener does not hold this run any more: whatever it still does for it must stop.
+    """A listener no longer holds this run, and must stop working on it.
 
     ``reason`` is ``cancelled``, ``expired`` (its deadline has passed), ``ended``, ``paused``, ``disabled``,
-    ``parked``, ``taken-over`` (another listener may have it) or ``unknown`` (the server knows no such delivery).
+    ``parked``, ``taken-over`` (another listener may have it), or ``unknown`` (the server knows no such delivery).
     """
 
     def __init__(self, message: str, run_id: str, *, reason: str = "") -> None:
@@ -216,11 +216,11 @@ class RunFailed(RunUnsuccessful):
 
 
 class RunCancelled(RunUnsuccessful):
-    """Somebody cancelled the run."""
+    """The run was cancelled."""
 
 
 class RunDead(RunUnsuccessful):
-    """The run's worker died too often while it held nothing else. The run waits until a person retries it."""
+    """The run's worker died repeatedly while it held nothing else. The run waits until a person retries it."""
 
 
 class RunTimedOut(HoldfastError, TimeoutError):
@@ -228,13 +228,13 @@ class RunTimedOut(HoldfastError, TimeoutError):
 
 
 class HistoryFull(HoldfastError):
-    """The run has come near Temporal's limit for the history of one execution, and cannot go on in a new one."""
+    """The run is near Temporal's limit for the history of one execution, and cannot continue in a new one."""
 
 
 class CompensationFailed(HoldfastError):
     """The run failed or was cancelled, and one of its steps could not be undone.
 
-    ``step`` is that step, ``compensation`` what should have undone it. Steps before it have not been undone either.
+    ``step`` is that step, and ``compensation`` is its compensation. Steps before it have not been undone either.
     """
 
     def __init__(self, message: str, step: str = "", compensation: str = "") -> None:
@@ -244,7 +244,7 @@ class CompensationFailed(HoldfastError):
 
 
 class ReplayError(HoldfastError):
-    """The run cannot go on with this code; its journal is untouched and it can be retried."""
+    """The run cannot continue with this code. Its journal is untouched, and it can be retried."""
 
 
 class NonDeterminismError(ReplayError):
@@ -264,19 +264,17 @@ class WorkflowNeverYields(ReplayError):
 
 
 class ModelError(HoldfastError):
-    """A model call has failed."""
+    """A model call has failed. ``refusal`` has the model's own words, if the model itself refused to answer."""
 
     def __init__(self, message: str, model: str = "", status: int | None = None, refusal: str = "") -> None:
         super().__init__(message)
         self.model = model
         self.status = status
         self.refusal = refusal
-        """The words in which the model itself refuses to answer, if that is what happened."""
 
 
 class ModelRequestRejected(ModelError):
-    """The provider refuses the call (a wrong key, no quota, a bad request), or the model refuses to answer: repeating
-    it would not help."""
+    """The provider rejects the call (wrong key, no quota, bad request), or the model refuses. A retry cannot help."""
 
 
 class ModelUnavailable(ModelError):
@@ -284,7 +282,7 @@ class ModelUnavailable(ModelError):
 
 
 class BudgetExceeded(HoldfastError):
-    """A model call was not made: it would have passed a budget. ``run_id`` is the run that has the budget."""
+    """A model call was not made: it would have exceeded a budget. ``run_id`` is the run that has the budget."""
 
     def __init__(self, message: str, run_id: str = "", limit: str = "") -> None:
         super().__init__(message)
@@ -293,9 +291,9 @@ class BudgetExceeded(HoldfastError):
 
 
 class ContextFull(HoldfastError):
-    """A model call was not made, or was refused: the conversation is too long for the model.
+    """A model call was not made, or was rejected: the conversation is too long for the model.
 
-    ``context_window`` is how many tokens that takes, as far as it could be told.
+    ``context_window`` is the model's limit in tokens, if known.
     """
 
     def __init__(self, message: str, context_window: int = 0) -> None:
@@ -312,18 +310,18 @@ class ApprovalError(HoldfastError):
 
 
 class UnknownApproval(ApprovalError):
-    """There is no question of this id."""
+    """There is no approval with this id."""
 
 
 class ApprovalClosed(ApprovalError):
-    """The question was answered before, or nobody waits for the answer any more."""
+    """The approval was answered before, or its run no longer waits for the answer."""
 
 
 class ApprovalRequired(ApprovalError):
-    """A tool was not called: a person must approve of the call first.
+    """A tool was not called: a person must approve the call first.
 
-    ``arguments`` is the JSON text of what the tool would have got; ``reason`` is the tool's own, if it gives one;
-    ``policy`` is the agent's: who is asked, and how long.
+    ``arguments`` is the JSON text of the call's arguments; ``reason`` is the tool's reason, if it gives one; ``policy``
+    is the agent's policy: who is asked, and for how long.
     """
 
     def __init__(
@@ -355,7 +353,7 @@ class ApprovalDenied(ApprovalError):
 
 
 class ApprovalTimedOut(ApprovalError, TimeoutError):
-    """Nobody answered in time."""
+    """There was no answer in time."""
 
 
 class TurnLimitReached(HoldfastError):
@@ -363,11 +361,11 @@ class TurnLimitReached(HoldfastError):
 
 
 class InvalidOutput(HoldfastError):
-    """A model's answers did not fit the agent's ``output_type`` until its ``Output.retries`` were used up."""
+    """A model's answers did not match the agent's ``output_type`` until its ``Output.retries`` were used up."""
 
 
 class McpError(HoldfastError):
-    """An MCP server refuses to be asked, or does not answer as the protocol says."""
+    """An MCP server refuses a request, or its response violates the protocol."""
 
     def __init__(self, message: str, server: str = "") -> None:
         super().__init__(message)
@@ -382,29 +380,29 @@ class McpUnavailable(McpError):
     ) -> None:
         super().__init__(message, server)
         self.is_sent = is_sent
-        """Whether what was asked may have reached the server."""
+        """Whether the request may have reached the server."""
         self.retry_after_s = retry_after_s
-        """How many seconds the server asks to wait."""
+        """Seconds that the server asks to wait."""
 
 
 class InvalidToolArguments(HoldfastError):
-    """A model called a tool with arguments that do not fit. The message is for the model: what was wrong with which."""
+    """A model called a tool with invalid arguments. The message tells the model what is wrong with which."""
 
 
 class UnknownTool(HoldfastError):
-    """A model called a tool that its agent does not have. The message is for the model: which tools there are."""
+    """A model called a tool that its agent does not have. The message tells the model which tools there are."""
 
 
 class WebhookVerificationFailed(HoldfastError):
-    """A request was not signed with the webhook's secret, or is too old to be believed."""
+    """A request was not signed with the webhook's secret, or its timestamp is too old."""
 
 
 class PathRefused(HoldfastError):
-    """A path under a folder was not opened. The message is for the model, and never tells where the folder is."""
+    """A path under a folder was not opened. The message is for the model, and never reveals where the folder is."""
 
 
 class ModelRetry(Exception):
-    """Raised by a tool: the model is told this message, and may call the tool again with other arguments."""
+    """Raised by a tool: the model gets this message, and may call the tool again with other arguments."""
 
 
 class StepError(HoldfastError):
@@ -426,12 +424,12 @@ class StepTimedOut(StepError, TimeoutError):
 class StepOutcomeUnknown(StepError):
     """A ``once`` step was in flight when its worker died: it may or may not have happened.
 
-    Check the outside world before you act on it; nobody will run the step again for you.
+    Check the outside world before you act on it: the step is not run again automatically.
     """
 
 
 class ServerError(HoldfastError):
-    """A Holdfast server refuses what it is asked for, or does not answer as one does."""
+    """A Holdfast server refuses a request, or its response is invalid. ``status`` is that of HTTP."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -439,11 +437,11 @@ class ServerError(HoldfastError):
 
 
 class Unauthenticated(ServerError):
-    """The server does not know the API key, or was given none."""
+    """The API key is missing or not valid."""
 
 
 class NotAllowed(ServerError):
-    """The API key may not do that. ``scope`` is what it lacks, if the server says so."""
+    """The API key may not do that. ``scope`` is the scope that it needs, if the server says so."""
 
     def __init__(self, message: str, status: int | None = None, *, scope: str = "") -> None:
         super().__init__(message, status)
@@ -451,7 +449,7 @@ class NotAllowed(ServerError):
 
 
 class TooManyRequests(ServerError):
-    """The server is asked more often with this key than it allows."""
+    """The API key exceeds the server's rate limit."""
 
 
 class PolicyLimitReached(ServerError):
@@ -459,7 +457,7 @@ class PolicyLimitReached(ServerError):
 
 
 class StoreError(HoldfastError):
-    """The database cannot do what is asked of it."""
+    """A problem with the database."""
 
 
 class StoreUnavailable(StoreError):
@@ -471,25 +469,25 @@ class StoreLocked(StoreUnavailable):
 
 
 class StoreFull(StoreUnavailable):
-    """There is no room left on the device; runs go on by themselves once there is."""
+    """There is no space left on the device. Runs continue by themselves once there is."""
 
 
 class ServerUnavailable(StoreUnavailable):
-    """A Holdfast server could not be reached, or did not answer, until the patience of the client was over."""
+    """A Holdfast server could not be reached, or did not respond, until the client's retries were used up."""
 
 
 class StoreReadOnly(StoreError):
-    """The database, or the folder it lies in, is not writable for this process."""
+    """This process cannot write to the database, or to its folder."""
 
 
 class StoreSchemaError(StoreError):
-    """The database's schema is not one that this version of Holdfast knows."""
+    """This version of Holdfast does not know the database's schema."""
 
 
 class SchemaTooNew(StoreSchemaError):
-    """A newer Holdfast has migrated the database, and what this version writes does not fit it any more.
+    """A newer Holdfast has migrated the database, and this version can no longer write to it.
 
-    It does not pass: a worker stops when it finds out, and everything that is asked of an open store is refused.
+    It does not pass: a worker stops when it finds out, and an open store refuses every call.
     """
 
 
@@ -498,15 +496,15 @@ class StoreCorrupt(StoreError):
 
 
 class FenceLost(BaseException):
-    """Another worker holds this run now; whatever this one still does for it must stop."""
+    """Another worker holds this run now. This worker must stop working on it."""
 
 
 class RunParked(BaseException):
-    """Thrown into workflow code whose run leaves memory: let it pass, and issue no more commands."""
+    """Thrown into workflow code when its run leaves memory: let it pass, and issue no more commands."""
 
 
 class DeliveryParked(BaseException):
-    """Thrown into a listener's code whose run waits for a person, a signal or a time: let it pass.
+    """Thrown into a listener's code when its run waits for a person, a signal, or a time: let it pass.
 
-    The delivery is over. When what it waits for is there, the run is delivered again.
+    The delivery has ended. When the wait ends, the run is delivered again.
     """

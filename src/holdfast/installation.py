@@ -1,8 +1,8 @@
-"""The version of Holdfast, and whether an unrelated distribution named ``holdfast`` is installed beside it.
+"""The version of Holdfast, and whether an unrelated distribution named ``holdfast`` is installed as well.
 
-Ours is ``holdfast-agents``. The other one has a package of the same import name: whichever is installed last overwrites
-files of the first, and uninstalling either one deletes files of both. ``import holdfast`` looks for it, so this module
-imports nothing that the interpreter has not already loaded, and reads one folder or two.
+Holdfast is the distribution ``holdfast-agents``. The other one has a package of the same import name: the one installed
+last overwrites files of the first, and uninstalling either deletes files of both. Every ``import holdfast`` checks for
+it, so this module imports only what the interpreter has already loaded, and reads one or two folders.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 __version__ = "0.2.0"
 
 _OWN_ENTRY_POINT = "holdfast.testing.plugin"
-"""An entry point of Holdfast. A distribution that has it is ours under the name of earlier development versions."""
+"""An entry point of Holdfast. A distribution with it is Holdfast, under the name of earlier development versions."""
 
 REINSTALL_HINT = "Run `pip uninstall holdfast`, then `pip install --force-reinstall --no-deps holdfast-agents`."
 
@@ -27,23 +27,22 @@ def find_foreign_distribution() -> str | None:
         except OSError:
             continue
         for entry in entries:
-            is_named_so = entry.startswith("holdfast-") and entry.endswith(".dist-info")
-            if is_named_so and not _is_own_distribution(os.path.join(folder, entry)):
+            has_name = entry.startswith("holdfast-") and entry.endswith(".dist-info")
+            if has_name and not _is_own_distribution(os.path.join(folder, entry)):
                 return entry.removesuffix(".dist-info").replace("-", " ", 1)
     return None
 
 
 def is_overwritten() -> bool:
-    """Whether ``holdfast/__init__.py`` is that of the other distribution."""
+    """Whether the imported ``holdfast/__init__.py`` belongs to the other distribution."""
     return "Runtime" not in dir(sys.modules["holdfast"])
 
 
 def describe_clash(distribution: str) -> str:
-    """What is wrong when ``find_foreign_distribution`` has found something."""
+    """The message about a distribution that ``find_foreign_distribution`` has found."""
     return (
         f"The distribution {distribution!r} is installed in this environment. It is an unrelated project with the same "
-        "import "
-        f"name, and one has overwritten files of the other. Holdfast is the distribution 'holdfast-agents'."
+        f"import name, and one has overwritten files of the other. Holdfast is the distribution 'holdfast-agents'."
     )
 
 

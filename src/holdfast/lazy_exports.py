@@ -1,6 +1,6 @@
-"""Public names of a package that are loaded when they are first used, so that importing the package is cheap.
+"""Loads the public names of a package when they are first used, so that importing the package is cheap.
 
-The list of names is the package's stub, ``__init__.pyi``, which editors and type checkers read as well.
+The names are listed in the package's stub, ``__init__.pyi``, which editors and type checkers read as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = re.compile(r"(\w+) as \w+")
 def lazy_exports(
     package: str, init_file: str, namespace: dict[str, Any]
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """``__all__``, ``__getattr__`` and ``__dir__`` of a package; ``namespace`` is its ``globals()``."""
+    """``__all__``, ``__getattr__``, and ``__dir__`` of a package; ``namespace`` is its ``globals()``."""
     stub = Path(init_file).with_suffix(".pyi").read_text(encoding="utf-8")
     homes = {name: home for home, *names in _IMPORT.findall(stub) for name in _NAME.findall("".join(names))}
     public = sorted(homes)

@@ -1,7 +1,7 @@
-"""Where log lines go when a program has not decided it, and how they look.
+"""Where log lines go, and their format, when the program has not configured logging.
 
-A library leaves that to the program. Two cases are ours: the commands ``holdfast worker`` and ``holdfast serve``
-(``configure_logging``), and a script on a terminal that has set up no logging (``log_to_terminal``).
+A library leaves that to the program, with two exceptions: the commands ``holdfast worker`` and ``holdfast serve``
+(``configure_logging``), and a script on a terminal that has not configured logging (``log_to_terminal``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each record: time, level, logger, message, and the fields that were logged with it."""
+    """One JSON object for each record: time, level, logger, message, and its extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as a line."""
@@ -37,10 +37,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(level: str | None, log_format: str | None) -> None:
-    """Set up the log of a command, on stderr.
+    """Configure the log of a command, on stderr.
 
-    Without a level, Holdfast logs from ``info`` and everything else from ``warning``. A module that sets up logging
-    itself keeps its handlers, unless the user asks for a format.
+    Without a level, Holdfast logs from ``info``, and everything else from ``warning``. A user's module that configures
+    logging itself keeps its handlers, unless the user asks for a format.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT_FORMAT))
@@ -54,7 +54,7 @@ def configure_logging(level: str | None, log_format: str | None) -> None:
 
 
 class _TerminalHandler(logging.StreamHandler[Any]):
-    """Writes to stderr, as long as the program has set up no logging of its own."""
+    """Writes to stderr, as long as the program has not configured logging."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -62,15 +62,15 @@ class _TerminalHandler(logging.StreamHandler[Any]):
         self.setFormatter(logging.Formatter("%(asctime)s holdfast: %(message)s", "%H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write, unless a handler was added since: it gets the record as well."""
+        """Write the record, unless a handler was added since, which gets it as well."""
         others = [*logging.getLogger().handlers, *logging.getLogger("holdfast").handlers]
         if others == [self]:
-            self.stream = sys.stderr  # which a progress bar or a test may have replaced
+            self.stream = sys.stderr  # a progress bar or a test may have replaced it
             super().emit(record)
 
 
 def log_to_terminal() -> None:
-    """Show Holdfast's warnings and errors in a script on a terminal that has set up no logging."""
+    """Show Holdfast's warnings and errors in a script on a terminal that has not configured logging."""
     own = logging.getLogger("holdfast")
     if not (own.handlers or logging.getLogger().handlers) and sys.stderr is not None and sys.stderr.isatty():
         own.addHandler(_TerminalHandler())

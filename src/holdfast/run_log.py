@@ -1,11 +1,11 @@
-"""What the log says about runs: one line for each retry, failure, takeover and dead run.
+"""Logs what happens to runs: one line for each retry, failure, takeover, and dead run.
 
 Lines go to the logger ``holdfast.runs``, with the run's id and the like as fields of the record (``extra``), for
-formatters that write them apart. Only a run that cannot continue with the code that is there is logged by
+formatters that write them separately. Only a run that cannot continue with the present code is logged by
 ``holdfast.engine``.
 
-An error's message belongs to the user's code. It is put on one line, cut, and stripped of what looks like a credential.
-With an encrypted store it is left out: a log file must not hold what the database keeps encrypted.
+The message of an error comes from the user's code. It is put on one line, shortened, and stripped of what looks like a
+credential. With an encrypted store it is left out: a log file must not contain what the database has only encrypted.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ MAX_MESSAGE_CHARS = 500
 """Characters of an error's message in a line."""
 
 _MAX_READ_CHARS = 64 * 1024
-"""Characters of an error's message that are looked at: more than are shown, so that no credential is cut in half."""
+"""Characters of an error's message that are read: more than are shown, so that no credential is cut in half."""
 
 _MAX_SHOWN_RETRIES = 1000
-"""A step with more retries than this has no limit that is worth showing."""
-
+"""For a step with more retries than this, the limit is not shown."""
 
 _EXPECTED_ERRORS = frozenset(
     {
@@ -41,7 +40,7 @@ _EXPECTED_ERRORS = frozenset(
         "holdfast.agents.tool_approvals.ApprovalNotRequired",
     }
 )
-"""How a call of an agent ends that is made again, with a summary or once a person has agreed: nothing is wrong."""
+"""Errors of an agent's call that is made again, with a summary or after an approval: nothing is wrong."""
 
 
 class RunLog:
@@ -49,7 +48,7 @@ class RunLog:
 
     Args:
         is_encrypted: whether the messages of errors are left out.
-        max_level: the level of what is more important than that: where deaths are part of a test, no line matters.
+        max_level: the highest level used: in tests that simulate deaths, no line is important.
     """
 
     def __init__(self, *, is_encrypted: bool, max_level: int = logging.ERROR) -> None:
@@ -64,29 +63,21 @@ class RunLog:
     def log_retry(self, run: Run, step: str, attempt: int, retries: int | None, delay_s: float, error: bytes) -> None:
         """An attempt of a step has failed, and another one follows in ``delay_s`` seconds."""
         limit = f" of {retries + 1}" if retries is not None and retries < _MAX_SHOWN_RETRIES else ""
-        told = f"step %r of run %r failed (attempt %d{limit}), retrying in %s: %s"
-        self._log(logging.WARNING, run, error, told, step, run.id, attempt, _format_seconds(delay_s),
+        message = f"step %r of run %r failed (attempt %d{limit}), retrying in %s: %s"
+        self._log(logging.WARNING, run, error, message, step, run.id, attempt, _format_seconds(delay_s),
                   step=step, attempt=attempt, retry_in_s=round(delay_s, 3))  # fmt: skip
 
     def log_step_failure(self, run: Run, step: str, attempt: int, error: bytes) -> None:
         """A step has failed, and no attempt follows. The workflow may handle it."""
-        told = "step %r of run %r failed (attempt %d): %s"
+        message = "step %r of run %r failed (attempt %d): %s"
         level = logging.INFO if read_error_info(error).type in _EXPECTED_ERRORS else logging.WARNING
-        self._log(level, run, error, told, step, run.id, attempt, step=step, attempt=attempt)
+        self._log(level, run, error, message, step, run.id, attempt, step=step, attempt=attempt)
 
     def log_redelivery(self, run: Run, delay_s: float, error: bytes) -> None:
-        """A delivery has failed, and is made again in ``delay_s`` seconds."""
-        told = "run %r of address %r failed, delivering again in %s: %s"
-        self._log(
-            logging.WARNING,
-            run,
-            error,
-            told,
-            run.id,
-            run.workflow,
-            _format_seconds(delay_s),
-            retry_in_s=round(delay_s, 3),
-        )
+        """A delivery has failed, and another one follows in ``delay_s`` seconds."""
+        message = "run %r of address %r failed, delivering again in %s: %s"
+        self._log(logging.WARNING, run, error, message, run.id, run.workflow, _format_seconds(delay_s),
+                  retry_in_s=round(delay_s, 3))  # fmt: skip
 
     def log_expired(self, run_ids: Iterable[str]) -> None:
         """Runs by delivery have failed because their deadline has passed."""
@@ -94,67 +85,66 @@ class RunLog:
             self._emit(logging.ERROR, "run %r failed: its deadline has passed", id, run_id=id)
 
     def log_end(self, run: Run) -> None:
-        """A run has ended; only a bad end is worth a line."""
+        """A run has ended. Only a failed or dead run is logged."""
         if run.state in (RunState.FAILED, RunState.DEAD):
-            how = "failed" if run.state is RunState.FAILED else "is dead"
-            told = f"run %r of workflow %r {how}: %s"
-            self._log(logging.ERROR, run, run.error or b"null", told, run.id, run.workflow)
+            outcome = "failed" if run.state is RunState.FAILED else "is dead"
+            message = f"run %r of workflow %r {outcome}: %s"
+            self._log(logging.ERROR, run, run.error or b"null", message, run.id, run.workflow)
 
     def log_stall(self, run: Run, error: bytes) -> None:
-        """A run cannot continue with the code that is there, or by a fault of the engine."""
-        told = "run %r of workflow %r cannot continue: %s"
-        kind, shown = self._describe_error(error)
-        extra = {"run_id": run.id, "workflow": run.workflow, "error_type": kind}
-        _engine_log.error(told, run.id, run.workflow, shown, extra=extra)
+        """A run cannot continue with the present code, or because the engine failed."""
+        error_type, description = self._describe_error(error)
+        extra = {"run_id": run.id, "workflow": run.workflow, "error_type": error_type}
+        _engine_log.error("run %r of workflow %r cannot continue: %s", run.id, run.workflow, description, extra=extra)
 
     def log_takeover(self, run: Run, *, record_count: int = 0, step: str = "") -> None:
-        """A run of a dead worker is taken over, with so many records; or only this step of it is."""
-        what = f"step {step!r} of run {run.id!r}" if step else f"run {run.id!r} of workflow {run.workflow!r}"
+        """A run of a dead worker is taken over, with its records; or only a step of it."""
+        subject = f"step {step!r} of run {run.id!r}" if step else f"run {run.id!r} of workflow {run.workflow!r}"
         kept = "1 recorded outcome is kept" if record_count == 1 else f"{record_count} recorded outcomes are kept"
-        tail = f" ({kept})" if record_count else ""
+        suffix = f" ({kept})" if record_count else ""
         fields = {"run_id": run.id, "workflow": run.workflow, **({"step": step} if step else {})}
-        self._emit(logging.WARNING, "%s is taken over after its worker died%s", what, tail, **fields)
+        self._emit(logging.WARNING, "%s is taken over after its worker died%s", subject, suffix, **fields)
 
     def log_deaths(self, reaped: ReapResult, role: str = "worker") -> None:
-        """Workers were found dead, and with them perhaps runs that have taken too many of them down."""
+        """Workers were declared dead, and with them perhaps runs that killed too many workers."""
         if reaped.worker_ids:
-            many = len(reaped.worker_ids) > 1
-            names = f"{role}{'s' if many else ''} {', '.join(map(str, reaped.worker_ids))}"
+            is_plural = len(reaped.worker_ids) > 1
+            names = f"{role}{'s' if is_plural else ''} {', '.join(map(str, reaped.worker_ids))}"
             level = logging.WARNING if reaped.released_count else logging.INFO
-            whose = "their" if many else "its"
-            self._emit(level, "%s died: %d of %s runs can be taken over", names, reaped.released_count, whose)
+            possessive = "their" if is_plural else "its"
+            self._emit(level, "%s died: %d of %s runs can be taken over", names, reaped.released_count, possessive)
         for id in reaped.dead_run_ids:
-            told = (
+            message = (
                 "run %r is dead: too many workers died while executing it. `holdfast show %s` shows where, "
                 "`holdfast retry %s` runs it again"
             )
-            self._emit(logging.ERROR, told, id, id, id, run_id=id)
+            self._emit(logging.ERROR, message, id, id, id, run_id=id)
 
     def _log(self, level: int, run: Run, error: bytes, message: str, *args: Any, **fields: Any) -> None:
         if log.isEnabledFor(min(level, self._max_level)):
-            kind, shown = self._describe_error(error)
-            fields = {"run_id": run.id, "workflow": run.workflow, "error_type": kind, **fields}
-            self._emit(level, message, *args, shown, **fields)
+            error_type, description = self._describe_error(error)
+            fields = {"run_id": run.id, "workflow": run.workflow, "error_type": error_type, **fields}
+            self._emit(level, message, *args, description, **fields)
 
     def _emit(self, level: int, message: str, *args: Any, **fields: Any) -> None:
         log.log(min(level, self._max_level), message, *args, extra=fields)
 
     def _describe_error(self, error: bytes) -> tuple[str, str]:
         """The error's type, and the error in words."""
-        known = read_error_info(error)
-        name = known.type.rpartition(".")[2]
-        if self._is_encrypted or not known.message:
-            return known.type, name
-        message = _format_line(known.message)
-        # Errors of ours are sentences: their class adds nothing to what they say.
-        return known.type, message if known.type.startswith("holdfast.") else f"{name}: {message}"
+        info = read_error_info(error)
+        name = info.type.rpartition(".")[2]
+        if self._is_encrypted or not info.message:
+            return info.type, name
+        message = _format_line(info.message)
+        # Holdfast's own errors are sentences that need no class name.
+        return info.type, message if info.type.startswith("holdfast.") else f"{name}: {message}"
 
 
 def _format_line(text: str) -> str:
-    """The text on one line, cut, without anything that a terminal would obey."""
+    """The text on one line, shortened, without control characters of terminals."""
     text = " ".join(redact_secrets(text[:_MAX_READ_CHARS]).split())
     text = text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}…"
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _format_seconds(delay_s: float) -> str:

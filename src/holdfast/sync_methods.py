@@ -1,7 +1,7 @@
-"""Async methods for code without an event loop.
+"""Sync variants of async methods, for code without an event loop.
 
-``cancel_sync = sync_method(cancel)`` is ``cancel`` with the same arguments and the same result, run to its end by the
-object's ``_run_sync``. Editors and type checkers see its signature; subclasses override only the async method.
+``cancel_sync = sync_method(cancel)`` has the arguments and the result of ``cancel``, which the object's ``_run_sync``
+runs to its end. Editors and type checkers see its signature; subclasses override only the async method.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SyncRunner(Protocol):
     """Runs a coroutine to its end where no event loop is running."""
 
     def __call__(self, coroutine: Coroutine[Any, Any, R], /) -> R:
-        """Its result."""
+        """The coroutine's result."""
         ...
 
 
@@ -39,7 +39,7 @@ def sync_method(method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> 
 
     @wraps(method, updated=())  # the method may be abstract, and this one is not
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        __tracebackhide__ = True  # pytest: the message counts, not our stack
+        __tracebackhide__ = True  # pytest shows the caller's stack only
         run = cast(SyncCapable, self)._run_sync  # pyright: ignore[reportPrivateUsage]
         return run(getattr(self, name)(*args, **kwargs))
 
@@ -52,7 +52,7 @@ def sync_method(method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> 
 def run_sync(coroutine: Coroutine[Any, Any, R], /) -> R:
     """Run a coroutine to its end where no event loop is running."""
     if not is_loop_running():
-        return asyncio.run(coroutine)  # not in an `except` block: it would be the context of whatever the call raises
+        return asyncio.run(coroutine)  # not in an `except` block, which would add a context to the call's exceptions
     coroutine.close()
     raise UsageError("an event loop is running in this thread: use the async form and `await` it")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 _AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
 _RUN = """async () => {
-  const told = await axe.run(document, { resultTypes: ["violations"] });
+  const result = await axe.run(document, { resultTypes: ["violations"] });
   const places = (one) => one.nodes.slice(0, 4).map((node) => node.html.slice(0, 160)).join(" | ");
-  return told.violations.map((one) => `${one.id}: ${one.help} (${places(one)})`);
+  return result.violations.map((one) => `${one.id}: ${one.help} (${places(one)})`);
 }"""
 
 

@@ -51,7 +51,7 @@ async def staged(*workflows: str) -> AsyncGenerator[Stage]:
     """A server over a store in memory, and a worker that serves these."""
     async with running_live_server() as server:
         tenant = await server.app.platform.tenants.get_tenant("default")
-        store = await tenant.store()
+        store = tenant.store
         runtime = Runtime("memory://")
         runtime._engine.thread_pool.stop()
         runtime._engine = JournalEngine(store, {name: definitions[name] for name in workflows})

@@ -62,7 +62,7 @@ async def spend(stage: Stage, agent: str, *usd: float, workers: int = 1) -> None
         await store.commit([AppendRecord(run.key, record, used=used, model="openai:gpt-5")])
 
 
-async def test_an_agent_that_is_disabled_stops_at_the_next_recorded_point_and_goes_on_when_enabled(
+async def test_a_disabled_agent_stops_at_the_next_recorded_point_and_continues_when_enabled(
     page: Any, stage: Stage
 ) -> None:
     GATES["look"] = asyncio.Event()
@@ -97,9 +97,7 @@ async def has_stopped(stage: Stage, run_id: str) -> bool:
     return (await stage.client.get(run_id)).state is not RunState.RUNNING
 
 
-async def test_agents_are_shown_with_what_they_cost_and_what_they_may(
-    page: Any, stage: Stage, keep_picture: Any
-) -> None:
+async def test_agents_are_shown_with_their_costs_and_policies(page: Any, stage: Stage, keep_picture: Any) -> None:
     await spend(stage, "researcher", 0.75, 0.5, workers=2)
     await spend(stage, "support", 0.02)
     await spend(stage, "translator", workers=0)
@@ -123,7 +121,9 @@ async def test_agents_are_shown_with_what_they_cost_and_what_they_may(
     await dialog.get_by_role("button", name="Save").click()
     await dialog.get_by_text("A whole number, or nothing").wait_for()
     await dialog.get_by_label("Runs a day").fill("10")
+    await dialog.get_by_role("combobox").select_option("disable")
     await dialog.get_by_role("button", name="Save").click()
+    await row.get_by_text("then: disabled until someone enables it").wait_for()
     await row.get_by_text("2 of 10 runs today").wait_for()
     await row.get_by_text("$1.25 of $5.00 today").wait_for()
     await keep_picture(page, "dashboard-agents")
@@ -190,9 +190,7 @@ async def test_dead_runs_are_retried_one_by_one_or_together(page: Any, stage: St
     assert await stage.client.dead() == []
 
 
-async def test_a_run_whose_once_step_would_run_again_is_retried_only_when_somebody_says_that_it_may(
-    page: Any, stage: Stage
-) -> None:
+async def test_a_run_with_a_once_step_is_retried_only_with_explicit_permission(page: Any, stage: Stage) -> None:
     page.allowed.append("409")
     await die(stage, "paid-once", Rewind((), 0, 0, once_seqs=(0,)))
     await stage.open(page, "dead")
@@ -204,7 +202,7 @@ async def test_a_run_whose_once_step_would_run_again_is_retried_only_when_somebo
     assert (await stage.client.get("paid-once")).state is RunState.PENDING
 
 
-async def test_what_a_key_may_not_do_is_off_and_says_why(page: Any, stage: Stage) -> None:
+async def test_actions_that_a_key_may_not_do_are_disabled_and_say_why(page: Any, stage: Stage) -> None:
     await die(stage, "dead-for-readers")
     await stage.open(page, "agents?all=1", await stage.key("read"))
     disable = page.get_by_role("button", name="disable shown_waiter")

@@ -71,14 +71,14 @@ async def nothing_left_open(stage: Stage) -> AsyncGenerator[None]:
     yield
     for one in await stage.client.approvals():
         await stage.client.cancel(one.run_id)
-    await wait_until(lambda: nobody_waits(stage))
+    await wait_until(lambda: has_no_open_approvals(stage))
 
 
-async def nobody_waits(stage: Stage) -> bool:
+async def has_no_open_approvals(stage: Stage) -> bool:
     return not await stage.client.approvals()
 
 
-async def asked(stage: Stage, name: str, *args: Any, id: str) -> str:
+async def start_and_wait_for_approval(stage: Stage, name: str, *args: Any, id: str) -> str:
     """The id of the question that a new run asks."""
     await stage.client.options(id=id).start(name, *args)
     return (await wait_until(lambda: stage.client.approvals(id)))[0].id
@@ -92,11 +92,11 @@ def card(page: Any, words: str) -> Any:
     return page.locator("ol.questions > li").filter(has_text=words)
 
 
-async def test_a_value_that_does_not_fit_is_told_at_its_field_and_one_that_does_lets_the_run_complete(
+async def test_an_invalid_value_is_shown_at_its_field_and_a_valid_one_completes_the_run(
     page: Any, stage: Stage, keep_picture: Any
 ) -> None:
-    await asked(stage, "inbox_release", "Release 2.1 to all customers?", id="release-2.1")
-    await asked(stage, "inbox_trip", id="trip")
+    await start_and_wait_for_approval(stage, "inbox_release", "Release 2.1 to all customers?", id="release-2.1")
+    await start_and_wait_for_approval(stage, "inbox_trip", id="trip")
     await stage.open(page, "approvals")
     await card(page, "How long is the trip?").get_by_role("button").first.click()
     form = page.get_by_role("form", name="answer")
@@ -129,8 +129,8 @@ async def test_a_value_that_does_not_fit_is_told_at_its_field_and_one_that_does_
     await check_looks(page)
 
 
-async def test_what_a_question_says_is_text_and_nothing_of_it_runs(page: Any, stage: Stage) -> None:
-    await asked(stage, "inbox_release", HOSTILE, id="hostile")
+async def test_a_question_is_shown_as_text_and_none_of_it_runs(page: Any, stage: Stage) -> None:
+    await start_and_wait_for_approval(stage, "inbox_release", HOSTILE, id="hostile")
     await stage.open(page, "approvals")
     one = card(page, HOSTILE)
     await one.get_by_role("button").first.click()
@@ -142,9 +142,9 @@ async def test_what_a_question_says_is_text_and_nothing_of_it_runs(page: Any, st
     assert await outcome(stage, "hostile") is False
 
 
-async def test_the_keyboard_alone_answers(page: Any, stage: Stage) -> None:
-    await asked(stage, "inbox_release", "First?", id="first")
-    await asked(stage, "inbox_place", id="place")
+async def test_an_approval_is_answered_by_keyboard_alone(page: Any, stage: Stage) -> None:
+    await start_and_wait_for_approval(stage, "inbox_release", "First?", id="first")
+    await start_and_wait_for_approval(stage, "inbox_place", id="place")
     await stage.open(page, "approvals")
     await card(page, "Where to?").wait_for()
     keys = page.keyboard
@@ -173,7 +173,7 @@ async def test_arguments_of_a_call_are_edited_before_it_is_approved_and_the_serv
     page: Any, stage: Stage
 ) -> None:
     page.allowed.append("422")
-    await asked(stage, "inbox_mail", id="mail")
+    await start_and_wait_for_approval(stage, "inbox_mail", id="mail")
     await stage.open(page, "approvals")
     one = card(page, "Send the mail?")
     await one.get_by_role("button").first.click()
@@ -193,9 +193,9 @@ async def test_arguments_of_a_call_are_edited_before_it_is_approved_and_the_serv
     }  # fmt: skip
 
 
-async def test_who_comes_second_is_told_who_was_first_and_keeps_what_they_typed(page: Any, stage: Stage) -> None:
+async def test_the_second_answer_shows_the_first_one_and_keeps_the_draft(page: Any, stage: Stage) -> None:
     page.allowed.append("409")
-    id = await asked(stage, "inbox_trip", id="raced")
+    id = await start_and_wait_for_approval(stage, "inbox_trip", id="raced")
     await stage.open(page, "approvals")
     one = card(page, "How long is the trip?")
     await one.get_by_role("button").first.click()
@@ -208,14 +208,14 @@ async def test_who_comes_second_is_told_who_was_first_and_keeps_what_they_typed(
     await one.get_by_text("Bob answered it").wait_for()
     assert await one.get_by_label("days").input_value() == "7"
     await page.unroute("**/v1/approvals?*")
-    await asked(stage, "inbox_release", "Another?", id="another")  # the page asks again
+    await start_and_wait_for_approval(stage, "inbox_release", "Another?", id="another")  # the page asks again
     await one.get_by_text("It takes no answer any more.").wait_for()
     assert await one.get_by_label("days").input_value() == "7"
     assert await one.get_by_role("button", name="Answer").is_disabled()
 
 
-async def test_a_key_that_may_only_read_cannot_answer_and_is_told_why(page: Any, stage: Stage) -> None:
-    await asked(stage, "inbox_release", "May you?", id="reading")
+async def test_a_key_that_may_only_read_cannot_answer_and_sees_why(page: Any, stage: Stage) -> None:
+    await start_and_wait_for_approval(stage, "inbox_release", "May you?", id="reading")
     await stage.open(page, "approvals", await stage.key("read"))
     one = card(page, "May you?")
     await one.get_by_role("button").first.click()

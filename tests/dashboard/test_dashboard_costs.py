@@ -65,7 +65,7 @@ def dollars(amount: Decimal) -> str:
     return f"${amount:,.2f}"
 
 
-async def test_the_chart_and_its_table_say_what_the_api_says(page: Any, stage: Stage, keep_picture: Any) -> None:
+async def test_the_chart_and_its_table_match_the_api(page: Any, stage: Stage, keep_picture: Any) -> None:
     report = await usage(stage)
     total = sum((spent(one) for one in report["daily_usage"]), Decimal(0))
     await stage.open(page, "costs")
@@ -91,7 +91,7 @@ async def test_the_chart_and_its_table_say_what_the_api_says(page: Any, stage: S
     await check_looks(page)
 
 
-async def test_bars_are_gone_through_with_the_arrow_keys_and_say_what_they_are(page: Any, stage: Stage) -> None:
+async def test_arrow_keys_move_between_bars_which_describe_themselves(page: Any, stage: Stage) -> None:
     await spend(stage, "<s>odd</s>", "<s>model</s>", 0.5)
     await stage.open(page, "costs?days=7&by=model")
     last = page.locator("svg .bar").last
@@ -100,17 +100,17 @@ async def test_bars_are_gone_through_with_the_arrow_keys_and_say_what_they_are(p
     await page.locator("ul.legend").get_by_text("<s>model</s>").wait_for()
     assert await page.locator("main s").count() == 0, "what a model is called is text"
     await last.focus()
-    told = page.locator("figure .told")
-    await told.get_by_text("openai:gpt-5-mini").wait_for()
-    before = await told.inner_text()
+    caption = page.locator("figure .caption")
+    await caption.get_by_text("openai:gpt-5-mini").wait_for()
+    before = await caption.inner_text()
     await page.keyboard.press("ArrowLeft")
-    await told.filter(has_not_text=before).wait_for()
-    assert await page.evaluate("document.activeElement.getAttribute('aria-label')") == await told.inner_text()
+    await caption.filter(has_not_text=before).wait_for()
+    assert await page.evaluate("document.activeElement.getAttribute('aria-label')") == await caption.inner_text()
     await page.keyboard.press("Home")
     assert await page.evaluate("document.activeElement === document.querySelector('svg .bar')")
 
 
-async def test_costs_are_narrowed_to_an_agent_and_some_days(page: Any, stage: Stage) -> None:
+async def test_costs_are_filtered_by_agent_and_days(page: Any, stage: Stage) -> None:
     await stage.open(page, "costs")
     await page.get_by_role("combobox").select_option("support")
     only = await usage(stage, workflow="support")

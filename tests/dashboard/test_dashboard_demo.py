@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-async def line_of(demo: asyncio.subprocess.Process) -> str:
+async def read_line(demo: asyncio.subprocess.Process) -> str:
     assert demo.stdout is not None
     line = await demo.stdout.readline()
     assert line, "the demo has ended before its time"
@@ -42,10 +42,10 @@ async def test_the_demo_is_watched_in_a_browser(
         env={**os.environ, "BROWSER": "true %s", "PYTHONPATH": str(Path(holdfast.__file__).parents[1])},
     )
     assert demo.stdout is not None
-    told = ""
+    output = ""
     try:
-        while (found := re.search(r"Watch it on (http://\S+)", told)) is None:
-            told += await line_of(demo)
+        while (found := re.search(r"Watch it on (http://\S+)", output)) is None:
+            output += await read_line(demo)
         await page.goto(found[1])  # before the run begins: the demo waits for it
         died = page.locator(".row.takeover.died")
         await died.wait_for(timeout=40_000)
@@ -55,16 +55,16 @@ async def test_the_demo_is_watched_in_a_browser(
         assert "replayed 18 steps and repeated 1" in words
         assert await page.locator(".row .marks", has_text="replayed ×1").count() == 18
         await keep_picture(page, "demo")
-        while "The page stays until Ctrl-C" not in told:
-            told += await line_of(demo)
+        while "The page stays until Ctrl-C" not in output:
+            output += await read_line(demo)
         await page.goto("about:blank")  # it would complain of the server that is gone
         demo.send_signal(signal.SIGINT)
-        told += (await demo.stdout.read()).decode()
-        assert await demo.wait() == 0, told
-        assert "Not paid twice: 8 model calls" in told
+        output += (await demo.stdout.read()).decode()
+        assert await demo.wait() == 0, output
+        assert "Not paid twice: 8 model calls" in output
     finally:
         if demo.returncode is None:
             demo.kill()
             await demo.wait()
-        if folder := re.search(r"(\S+)/effects.log", told):
+        if folder := re.search(r"(\S+)/effects.log", output):
             shutil.rmtree(folder[1], ignore_errors=True)

@@ -22,13 +22,13 @@ def node(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_pure_modules_do_what_they_say() -> None:
+def test_the_tests_of_pure_modules_pass_in_node() -> None:
     done = node("--test", *map(str, sorted(TESTS.glob("*.test.js"))))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("path", sorted(SITE.rglob("*.js")), ids=lambda path: path.relative_to(SITE).as_posix())
-def test_no_page_makes_markup_of_texts_or_styles_of_its_own(path: Path) -> None:
+def test_no_page_inserts_markup_or_inline_styles(path: Path) -> None:
     """The policy would stop it; this says so where it is written."""
     if path.parent.name == "vendor":
         return
@@ -38,7 +38,7 @@ def test_no_page_makes_markup_of_texts_or_styles_of_its_own(path: Path) -> None:
     assert 'style="' not in text, f"{path.name} has a style attribute: give it a class, or an object"
 
 
-def test_the_commands_that_pages_name_are_there() -> None:
+def test_commands_that_pages_mention_exist() -> None:
     texts = [path.read_text(encoding="utf-8") for path in sorted(SITE.rglob("*.js")) if path.parent.name != "vendor"]
     named = {word for text in texts for word in re.findall(r"<code>holdfast ([a-z-]+)", text)}
     assert {"worker", "keys"} <= named

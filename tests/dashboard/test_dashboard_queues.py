@@ -18,29 +18,29 @@ from waits import wait_until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@workflow(name="lined_up")
-async def lined_up(customer: str) -> str:
+@workflow(name="queued_work")
+async def queued_work(customer: str) -> str:
     return f"done for {customer}"
 
 
-@workflow(name="lined_up_long")
-async def lined_up_long() -> str:
+@workflow(name="queued_work_long")
+async def queued_work_long() -> str:
     return await wait_for_signal("go")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage() -> AsyncGenerator[Stage]:
-    async with staged("lined_up", "lined_up_long") as stage:
+    async with staged("queued_work", "queued_work_long") as stage:
         yield stage
 
 
-async def test_a_paused_queue_lets_nothing_begin_until_it_is_resumed(page: Any, stage: Stage) -> None:
+async def test_a_paused_queue_starts_nothing_until_it_is_resumed(page: Any, stage: Stage) -> None:
     await stage.client.queues.set("api", concurrency=2, rate="100/min", key_concurrency=1)
     await stage.open(page, "queues")
     row = page.get_by_role("row").filter(has_text="api")
     await row.get_by_role("button", name="Pause").click()
     await row.get_by_text("paused", exact=True).wait_for()
-    run = await stage.client.options(queue="api", key="<b>acme</b>").start("lined_up", "acme")
+    run = await stage.client.options(queue="api", key="<b>acme</b>").start("queued_work", "acme")
     await row.get_by_text("queue 'api' is paused").wait_for()
     await row.get_by_text("<b>acme</b>").wait_for()
     assert (await run.info()).state is RunState.PENDING
@@ -50,7 +50,7 @@ async def test_a_paused_queue_lets_nothing_begin_until_it_is_resumed(page: Any, 
     assert await run.result(10) == "done for acme"
 
 
-async def test_limits_are_set_by_hand_and_what_is_none_is_told_at_its_field(page: Any, stage: Stage) -> None:
+async def test_limits_are_set_by_hand_and_an_invalid_one_is_shown_at_its_field(page: Any, stage: Stage) -> None:
     page.allowed.append("422")
     await stage.open(page, "queues")
     await page.get_by_role("button", name="Limit a queue").click()
@@ -66,8 +66,8 @@ async def test_limits_are_set_by_hand_and_what_is_none_is_told_at_its_field(page
     await dialog.get_by_label("Rate", exact=False).first.fill("100/min, 5/s")
     await dialog.get_by_role("button", name="Set").click()
     await page.get_by_role("row").filter(has_text="slow").get_by_text("set by hand").wait_for()
-    kept = await stage.client.queues.get("slow")
-    assert (kept.concurrency, kept.rate) == (3, ("100/min", "5/s"))
+    stored = await stage.client.queues.get("slow")
+    assert (stored.concurrency, stored.rate) == (3, ("100/min", "5/s"))
     await page.get_by_role("row").filter(has_text="slow").get_by_role("button", name="Reset").click()
     await page.get_by_role("cell", name="slow", exact=True).wait_for(state="detached")
 
@@ -79,15 +79,15 @@ async def test_a_schedule_is_made_with_a_preview_and_triggered_and_paused_and_de
     await page.get_by_role("button", name="New schedule").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("textbox", name="Name", exact=True).fill("nightly")
-    await dialog.get_by_label("Starts").fill("lined_up")
+    await dialog.get_by_label("Starts").fill("queued_work")
     await dialog.get_by_label("When").fill("61 2 * * *")
     await dialog.get_by_text("the minute is '61'").wait_for()
     await dialog.get_by_label("When").fill("0 2 * * MON-FRI in Europe/Berlin")
     firings = dialog.get_by_role("list", name="next firings").get_by_role("listitem")
     await firings.first.wait_for()
-    told = (await stage.http.get("/v1/ticks", params={"timing": "0 2 * * MON-FRI in Europe/Berlin"})).json()
-    assert await firings.count() == len(told["items"]) == 5
-    assert "02:00" in told["description"] or "2:00" in told["description"]
+    ticks = (await stage.http.get("/v1/ticks", params={"timing": "0 2 * * MON-FRI in Europe/Berlin"})).json()
+    assert await firings.count() == len(ticks["items"]) == 5
+    assert "02:00" in ticks["description"] or "2:00" in ticks["description"]
     await dialog.get_by_label("Inputs").fill('{"customer": ')
     await dialog.get_by_role("button", name="Make it").click()
     await dialog.get_by_text("That is no JSON").wait_for()
@@ -99,11 +99,11 @@ async def test_a_schedule_is_made_with_a_preview_and_triggered_and_paused_and_de
     row = page.get_by_role("row").filter(has_text="nightly")
     await row.get_by_role("button", name="Trigger").click()
     await row.get_by_text("completed").wait_for()
-    kept = await stage.client.schedules.get("nightly")
-    assert (kept.timing, kept.inputs) == ("0 2 * * MON-FRI in Europe/Berlin", {"customer": "acme"})
-    assert (await stage.client.get(kept.last_run_id)).output == "done for acme"
-    assert kept.next_at is not None
-    assert kept.next_at == datetime.fromisoformat(told["items"][0])
+    stored = await stage.client.schedules.get("nightly")
+    assert (stored.timing, stored.inputs) == ("0 2 * * MON-FRI in Europe/Berlin", {"customer": "acme"})
+    assert (await stage.client.get(stored.last_run_id)).output == "done for acme"
+    assert stored.next_at is not None
+    assert stored.next_at == datetime.fromisoformat(ticks["items"][0])
 
     await row.get_by_role("button", name="edit nightly").click()
     await dialog.get_by_label("When").fill("every 15 min")
@@ -120,8 +120,8 @@ async def test_a_schedule_is_made_with_a_preview_and_triggered_and_paused_and_de
     assert await stage.client.schedules.list() == []
 
 
-async def test_editing_a_schedule_keeps_what_the_form_does_not_ask_for(page: Any, stage: Stage) -> None:
-    made = {"workflow": "lined_up", "cron": "every day", "kwargs": {"customer": "acme"}}
+async def test_editing_a_schedule_keeps_settings_that_are_not_in_the_form(page: Any, stage: Stage) -> None:
+    made = {"workflow": "queued_work", "cron": "every day", "kwargs": {"customer": "acme"}}
     more = {"priority": 3, "max_deliveries": 7, "budget": {"usd": 2.5}}
     await stage.http.put("/v1/schedules/kept", json=made | more)
     await stage.open(page, "schedules")
@@ -130,14 +130,14 @@ async def test_editing_a_schedule_keeps_what_the_form_does_not_ask_for(page: Any
     await dialog.get_by_label("When").fill("every 2 days")
     await dialog.get_by_role("button", name="Change it").click()
     await page.get_by_role("row").filter(has_text="kept").get_by_text("every 2 day").wait_for()
-    [kept] = await stage.store.schedules.list(["kept"])
-    assert (kept.definition.priority, kept.definition.max_deliveries) == (3, 7)
-    assert kept.definition.budget == Budget(usd=2.5).to_limits()
+    [stored] = await stage.store.schedules.list(["kept"])
+    assert (stored.definition.priority, stored.definition.max_deliveries) == (3, 7)
+    assert stored.definition.budget == Budget(usd=2.5).to_limits()
 
 
-async def test_keys_go_from_row_to_row_and_open_what_is_chosen(page: Any, stage: Stage) -> None:
+async def test_keys_move_between_rows_and_open_the_current_one(page: Any, stage: Stage) -> None:
     for name in ("alpha", "beta"):
-        made = {"workflow": "lined_up", "cron": "every day", "kwargs": {"customer": name}}
+        made = {"workflow": "queued_work", "cron": "every day", "kwargs": {"customer": name}}
         assert (await stage.http.put(f"/v1/schedules/{name}", json=made)).status_code == 200
     await stage.open(page, "schedules")
     await page.get_by_role("row").filter(has_text="beta").wait_for()
@@ -157,8 +157,8 @@ async def has_run(stage: Stage, name: str) -> bool:
     return bool((await stage.client.schedules.get(name)).last_run_id)
 
 
-async def test_an_answer_that_comes_late_closes_no_dialog_that_was_opened_meanwhile(page: Any, stage: Stage) -> None:
-    made = {"workflow": "lined_up", "cron": "every day", "kwargs": {"customer": "acme"}}
+async def test_a_late_response_does_not_close_a_dialog_opened_meanwhile(page: Any, stage: Stage) -> None:
+    made = {"workflow": "queued_work", "cron": "every day", "kwargs": {"customer": "acme"}}
     await stage.http.put("/v1/schedules/slowly", json=made)
     let_go, is_deleted = asyncio.Event(), asyncio.Event()
 
@@ -176,9 +176,9 @@ async def test_an_answer_that_comes_late_closes_no_dialog_that_was_opened_meanwh
     await dialog.get_by_role("button", name="Delete it").click()
     await dialog.get_by_role("button", name="Leave it").click()
     await page.get_by_role("button", name="New schedule").click()
-    await dialog.get_by_label("Starts").fill("lined_up")
+    await dialog.get_by_label("Starts").fill("queued_work")
     let_go.set()
     await is_deleted.wait()
     await page.get_by_text("slowly is deleted.").wait_for()
     await row.wait_for(state="detached")
-    assert await dialog.get_by_label("Starts").input_value() == "lined_up"
+    assert await dialog.get_by_label("Starts").input_value() == "queued_work"

@@ -59,10 +59,10 @@ async def page_text(text: str) -> str:
 @workflow(name="page_wait")
 async def page_wait(text: str) -> Any:
     await page_text(text)
-    told = await wait_for_signal("go")
+    value = await wait_for_signal("go")
     if await ask("Really?"):
         await page_text("yes")
-    return told
+    return value
 
 
 @step
@@ -136,15 +136,15 @@ class PageOrder:
         return "shipped"
 
 
-@workflow(name="page_asked")
-async def page_asked() -> bool:
+@workflow(name="page_approval")
+async def page_approval() -> bool:
     await page_text("first")
     return bool(await ask("Really?"))
 
 
 SERVED = (
     "page_order",
-    "page_asked",
+    "page_approval",
     "page_sale",
     "page_repair",
     "page_wait",
@@ -192,21 +192,21 @@ async def test_a_step_is_opened_by_keyboard_alone(stage: Stage, page: Any) -> No
     await check_looks(page)
 
 
-async def test_the_rows_are_those_of_the_command_line(stage: Stage, page: Any) -> None:
+async def test_the_rows_match_the_command_line(stage: Stage, page: Any) -> None:
     await begin(stage, "page_order", "order-skipping", "completed", amount=5)
     await stage.open(page, "runs/order-skipping")
     await page.locator(".row.skipped", has_text="review").wait_for()
-    assert await words_of_rows(page) == [["1", "check"], ["–", "review", "skipped"], ["2", "ship"]]
+    assert await read_rows(page) == [["1", "check"], ["–", "review", "skipped"], ["2", "ship"]]
     await check_looks(page)
-    await begin(stage, "page_asked", "asked", "waiting")
+    await begin(stage, "page_approval", "asked", "waiting")
     [asked] = await stage.client.approvals("asked")
     await stage.client.approve(asked.id)
     await stage.open(page, "runs/asked")
     await page.get_by_text("completed", exact=True).first.wait_for()
-    assert [words[1] for words in await words_of_rows(page)] == ["page_text", "approval"]
+    assert [words[1] for words in await read_rows(page)] == ["page_text", "approval"]
 
 
-async def words_of_rows(page: Any) -> list[list[str]]:
+async def read_rows(page: Any) -> list[list[str]]:
     """The number, the name and the marks of each row."""
     rows = await page.locator(".rows .row:not(.axis)").all()
     return [" ".join([await row.locator(one).inner_text() for one in (".no", ".what")]).split() for row in rows]
@@ -232,7 +232,7 @@ async def test_a_fork_with_an_edited_value_completes_with_it(stage: Stage, page:
     assert (await stage.client.get("sale-forked")).output == "lamp for 7 cents"
 
 
-async def test_what_is_refused_is_told_in_the_dialog_that_asked_for_it(stage: Stage, page: Any) -> None:
+async def test_a_refused_action_is_reported_in_its_dialog(stage: Stage, page: Any) -> None:
     page.allowed.append("409")
     await begin(stage, "page_sale", "sale-taken", "completed", item="lamp")
     await stage.open(page, "runs/sale-taken")
@@ -245,7 +245,7 @@ async def test_what_is_refused_is_told_in_the_dialog_that_asked_for_it(stage: St
     await check_looks(page)
 
 
-async def test_a_run_of_what_is_switched_off_is_let_go_on_from_its_page(stage: Stage, page: Any) -> None:
+async def test_the_page_of_a_run_enables_its_disabled_workflow(stage: Stage, page: Any) -> None:
     await begin(stage, "page_wait", "off", "waiting", text="x")
     await stage.client.disable("page_wait")
     await stage.client.signal("off", "go", 1)
@@ -255,7 +255,7 @@ async def test_a_run_of_what_is_switched_off_is_let_go_on_from_its_page(stage: S
     assert await stage.client.disabled_workflows() == {}
 
 
-async def test_a_retry_says_what_it_takes_back_and_the_page_goes_along(stage: Stage, page: Any) -> None:
+async def test_a_retry_lists_what_it_rewinds_and_the_page_follows(stage: Stage, page: Any) -> None:
     broken["is"] = True
     await begin(stage, "page_repair", "repair", "failed")
     await stage.open(page, "runs/repair")
@@ -273,7 +273,7 @@ async def test_a_retry_says_what_it_takes_back_and_the_page_goes_along(stage: St
     assert await page.evaluate("window.harmed") is None
 
 
-async def test_signals_pauses_questions_and_budgets_are_dealt_with_in_place(stage: Stage, page: Any) -> None:
+async def test_signals_pauses_approvals_and_budgets_are_handled_on_the_page(stage: Stage, page: Any) -> None:
     await begin(stage, "page_wait", "waiter", "waiting", text=HOSTILE)
     await stage.open(page, "runs/waiter?row=r0")
     detail = page.locator(".detail")
@@ -315,7 +315,7 @@ async def test_a_large_value_is_read_on_demand(stage: Stage, page: Any) -> None:
     assert len(await value.input_value()) == 22_002
 
 
-async def test_a_run_is_cancelled_only_after_a_question(stage: Stage, page: Any) -> None:
+async def test_a_run_is_cancelled_only_after_a_confirmation(stage: Stage, page: Any) -> None:
     await begin(stage, "page_wait", "cancelled", "waiting", text="x")
     await stage.open(page, "runs/cancelled")
     await page.get_by_role("button", name="Cancel").click()
@@ -329,17 +329,17 @@ async def test_a_run_is_cancelled_only_after_a_question(stage: Stage, page: Any)
     assert await cancel.get_attribute("title") == "the run is cancelled"
 
 
-async def test_what_an_agent_said_and_planned_and_what_it_cost(stage: Stage, page: Any) -> None:
+async def test_the_conversation_plan_and_cost_of_an_agent(stage: Stage, page: Any) -> None:
     await begin(stage, "page_agent", "looker", "completed", prompt="What is there?")
     await stage.open(page, "runs/looker?tab=conversation")
-    said = page.get_by_role("list", name="conversation")
-    await said.get_by_text("There is nothing to be seen.").wait_for()
-    assert await said.locator("> li").evaluate_all("all => all.map((one) => one.classList[1])") == [
+    messages = page.get_by_role("list", name="conversation")
+    await messages.get_by_text("There is nothing to be seen.").wait_for()
+    assert await messages.locator("> li").evaluate_all("all => all.map((one) => one.classList[1])") == [
         *("user", "model", "tool", "model", "tool", "tool", "model"),
     ]
-    assert await said.locator("li.model .spent").count() == 3
+    assert await messages.locator("li.model .spent").count() == 3
     await check_looks(page, ("light", "dark"))
-    await said.get_by_role("button", name="step 4 in the timeline").click()
+    await messages.get_by_role("button", name="step 4 in the timeline").click()
     await page.get_by_label("step 4 page_look").wait_for()
     await page.get_by_role("tab", name="Plan").click()
     await page.get_by_text("look around").wait_for()
@@ -351,20 +351,20 @@ async def test_what_an_agent_said_and_planned_and_what_it_cost(stage: Stage, pag
     assert await page.evaluate("window.harmed") is None
 
 
-async def test_a_tool_call_is_approved_where_it_was_asked_for(stage: Stage, page: Any) -> None:
+async def test_a_tool_call_is_approved_in_the_conversation(stage: Stage, page: Any) -> None:
     await begin(stage, "page_sender", "sender", "waiting", prompt="Write to Ann.")
     await stage.open(page, "runs/sender?tab=conversation")
     await page.get_by_role("region", name="question").get_by_role("button", name="Approve the call").wait_for()
     await check_looks(page, ("light",))
     await page.get_by_label("Reason").fill("she waits for it")
     await page.get_by_role("button", name="Approve the call").click()
-    said = page.get_by_role("list", name="conversation")
-    await said.get_by_text("It is on its way.").wait_for()
-    await said.get_by_text("she waits for it").wait_for()
+    messages = page.get_by_role("list", name="conversation")
+    await messages.get_by_text("It is on its way.").wait_for()
+    await messages.get_by_text("she waits for it").wait_for()
     assert await page.get_by_role("region", name="question").count() == 0
 
 
-async def test_runs_that_belong_together_are_a_tree_and_open_in_place(stage: Stage, page: Any) -> None:
+async def test_related_runs_are_a_tree_and_expand_in_place(stage: Stage, page: Any) -> None:
     await begin(stage, "page_family", "family", "completed")
     await stage.open(page, "runs/family")
     child = page.locator(".row", has_text="child page_sale").first
@@ -392,7 +392,7 @@ async def test_a_journal_of_five_thousand_records_scrolls(stage: Stage, page: An
     assert await page.locator(".row .no").count() == 1
 
 
-async def test_a_phone_shows_all_of_it(stage: Stage, page: Any) -> None:
+async def test_a_phone_shows_the_whole_page(stage: Stage, page: Any) -> None:
     await begin(stage, "page_sale", "sale-phone", "completed", item="lamp")
     await page.set_viewport_size({"width": 390, "height": 844})
     await stage.open(page, "runs/sale-phone")
@@ -403,7 +403,7 @@ async def test_a_phone_shows_all_of_it(stage: Stage, page: Any) -> None:
     await check_looks(page, ("phone",))
 
 
-async def test_a_run_that_is_not_there_is_told_in_words(stage: Stage, page: Any) -> None:
+async def test_the_page_of_an_unknown_run_says_so(stage: Stage, page: Any) -> None:
     page.allowed.append("404")
     await stage.open(page, "runs/nobody")
     await page.get_by_text("There is no such run").wait_for()
@@ -420,7 +420,7 @@ async def test_a_key_that_may_only_read_sees_why_it_can_do_nothing(page: Any) ->
         assert await page.get_by_role("button", name="Signal", exact=True).is_disabled()
 
 
-async def test_a_page_goes_on_when_its_server_was_restarted(page: Any, tmp_path: Path) -> None:
+async def test_a_page_continues_after_a_restart_of_its_server(page: Any, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     page.allowed += ["ERR_INCOMPLETE_CHUNKED_ENCODING", "503"]
     async with Runtime(url, workflows=["page_wait"]), Client(url) as client:

@@ -101,7 +101,7 @@ async def scene(folder: Path) -> AsyncGenerator[Scene]:
                 worker.stdout.close()
 
 
-async def test_whoever_watches_sees_a_worker_die_another_one_take_over_and_the_end(
+async def test_the_page_shows_a_worker_death_the_takeover_and_the_end(
     page: Any, tmp_path: Path, keep_picture: Any
 ) -> None:
     async with scene(tmp_path) as here:
@@ -133,9 +133,9 @@ async def test_whoever_watches_sees_a_worker_die_another_one_take_over_and_the_e
 
         await page.keyboard.press("[")  # the timeline, by keyboard
         await page.locator(".row.takeover.died").wait_for()
-        told = await page.locator(".row.takeover.died").inner_text()
-        assert "died here" in told
-        assert "took over" in told
+        text = await page.locator(".row.takeover.died").inner_text()
+        assert "died here" in text
+        assert "took over" in text
         assert await page.locator(".row .marks", has_text="replayed ×1").count() == 6
         assert await page.get_by_text("completed", exact=True).count() == 1
         await keep_picture(page, "dashboard-takeover")

@@ -34,7 +34,7 @@ async def stage(page: Any) -> AsyncGenerator[Stage]:
     """A server over a store in which a worker has announced two workflows, and executes nothing."""
     async with running_live_server() as server, httpx2.AsyncClient(base_url=server.address, timeout=30) as http:
         tenant = await server.app.platform.tenants.get_tenant("default")
-        store = await tenant.store()
+        store = tenant.store
         worker = await store.workers.register(NewWorker("worker-1", "elsewhere", 1, FLOWS, is_listener=True), 3600)
         await store.publish_workflows([WorkflowSpec(name, ("customer", "amount")) for name in FLOWS], worker)
         yield Stage(server.address, store, tenant.client, http)
@@ -94,7 +94,7 @@ async def is_shown(page: Any, wanted: Sequence[str]) -> None:
     )
 
 
-async def test_a_list_without_runs_teaches_how_to_start_one(page: Any) -> None:
+async def test_an_empty_list_says_how_to_start_a_run(page: Any) -> None:
     async with stage(page) as here:
         await here.open(page, "runs")
         await page.get_by_text("There are no runs yet.").wait_for()
@@ -113,7 +113,7 @@ async def test_a_list_without_runs_teaches_how_to_start_one(page: Any) -> None:
         assert (run.inputs, run.tags) == ({"customer": "acme & sons", "amount": [1, 2]}, ("eu", "trial"))
 
 
-async def test_the_form_of_a_start_asks_by_type_and_says_what_must_be_there(page: Any) -> None:
+async def test_the_start_form_has_fields_by_type_and_names_missing_ones(page: Any) -> None:
     async with stage(page) as here:
         schema = {
             "type": "object",
@@ -162,7 +162,7 @@ async def test_runs_appear_and_change_by_themselves(page: Any) -> None:
         await row(page, "new").get_by_text("cancelled").wait_for()
 
 
-async def test_the_list_does_not_move_under_the_readers_hands(page: Any) -> None:
+async def test_the_list_does_not_move_while_it_is_read(page: Any) -> None:
     async with stage(page) as here:
         for number in range(50):
             await put(here.store, f"r-{number:02}", ago=100 - number)
@@ -185,7 +185,7 @@ async def test_the_list_does_not_move_under_the_readers_hands(page: Any) -> None
         assert await button.count() == 0
 
 
-async def test_a_mark_that_is_not_on_the_page_any_more_does_not_hold_the_list(page: Any) -> None:
+async def test_a_marked_run_that_left_the_page_does_not_hold_the_list(page: Any) -> None:
     async with stage(page) as here:
         await put(here.store, "marked", workflow=FLOWS[1])
         await put(here.store, "other", workflow=FLOWS[0])
@@ -198,7 +198,7 @@ async def test_a_mark_that_is_not_on_the_page_any_more_does_not_hold_the_list(pa
         await is_shown(page, ["newest", "other"])
 
 
-async def test_filters_stand_in_the_address(page: Any) -> None:
+async def test_filters_are_in_the_address(page: Any) -> None:
     async with stage(page) as here:
         await put(here.store, "week-old", ago=3 * 86400, tags=["eu"])
         await put(here.store, "failed-eu", RunState.FAILED, tags=["eu", "trial"], ago=50)
@@ -230,7 +230,7 @@ async def test_filters_stand_in_the_address(page: Any) -> None:
         await is_shown(page, ["child", "waiting-eu", "failed-us", "failed-eu", "week-old"])
 
 
-async def test_a_search_goes_on_by_itself_and_tells_how_far_it_is(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_continues_by_itself_and_shows_its_progress(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "MAX_RUNS_SCANNED", 20)
     async with stage(page) as here:
         await put(here.store, "needle-1", RunState.FAILED, error=LookupError("no Xylophone in stock"), ago=90_000)
@@ -252,7 +252,7 @@ async def test_a_search_goes_on_by_itself_and_tells_how_far_it_is(page: Any, mon
         assert await page.get_by_label("search").input_value() == ""
 
 
-async def test_older_runs_come_page_by_page_and_the_keyboard_goes_through_them(page: Any) -> None:
+async def test_older_runs_load_page_by_page_and_the_keyboard_moves_through_them(page: Any) -> None:
     async with stage(page) as here:
         for number in range(60):
             await put(here.store, f"r-{number:02}", ago=100 - number)
@@ -273,7 +273,7 @@ async def test_older_runs_come_page_by_page_and_the_keyboard_goes_through_them(p
         await page.wait_for_url("**/#/runs/r-58")
 
 
-async def test_several_are_cancelled_together_after_a_question_that_tells_how_many(page: Any) -> None:
+async def test_several_runs_are_cancelled_after_a_confirmation_with_their_number(page: Any) -> None:
     async with stage(page) as here:
         for name in ("one", "two", "three"):
             await put(here.store, name, RunState.PENDING, ago=10)
@@ -297,7 +297,7 @@ async def test_several_are_cancelled_together_after_a_question_that_tells_how_ma
         assert await marked.count() == 0
 
 
-async def test_of_each_run_there_stands_how_it_is_and_what_it_cost(page: Any, keep_picture: Any) -> None:
+async def test_each_run_shows_its_state_and_its_cost(page: Any, keep_picture: Any) -> None:
     async with stage(page) as here:
         used = Usage(calls=7, input_tokens=18_400, output_tokens=2_100, nano_usd=67_000_000)
         await put(here.store, "digest-2026-11-14", workflow=FLOWS[1], ago=93_000, used=used, tags=["daily"])
@@ -319,7 +319,7 @@ async def test_of_each_run_there_stands_how_it_is_and_what_it_cost(page: Any, ke
         await keep_picture(page, "dashboard-runs")
 
 
-async def test_what_runs_are_called_and_say_is_shown_as_text_in_light_dark_and_on_a_phone(page: Any) -> None:
+async def test_names_and_values_of_runs_are_shown_as_text_in_light_dark_and_on_a_phone(page: Any) -> None:
     async with stage(page) as here:
         await put(here.store, HOSTILE, RunState.FAILED, tags=[HOSTILE, "eu"], error=ValueError(HOSTILE * 20), ago=9)
         await put(here.store, "x" * 180, RunState.WAITING, workflow=FLOWS[1], ago=8)

@@ -12,7 +12,7 @@ from live_server import running_live_server
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_the_pages_run_under_a_policy_that_lets_nothing_else_run(page: Any) -> None:
+async def test_the_content_security_policy_lets_only_the_pages_own_files_run(page: Any) -> None:
     async with running_live_server() as server:
         answer = await page.goto(server.address)
         policy = answer.headers["content-security-policy"]
@@ -23,7 +23,7 @@ async def test_the_pages_run_under_a_policy_that_lets_nothing_else_run(page: Any
         assert await violations(page) == []
 
 
-async def test_a_key_that_is_not_known_is_told_so_and_one_that_is_opens_the_pages(page: Any) -> None:
+async def test_an_unknown_key_is_rejected_and_a_known_one_opens_the_pages(page: Any) -> None:
     page.allowed += ["401"]
     async with running_live_server() as server, httpx2.AsyncClient(base_url=server.address) as client:
         token = (await client.post("/v1/keys", json={"name": "ada", "scopes": ["read"]})).json()["token"]
@@ -37,7 +37,7 @@ async def test_a_key_that_is_not_known_is_told_so_and_one_that_is_opens_the_page
         await page.get_by_text("live", exact=True).wait_for()
 
 
-async def test_a_file_is_asked_for_again_and_not_sent_again_if_it_is_the_same() -> None:
+async def test_an_unchanged_file_is_revalidated_and_not_sent_again() -> None:
     async with running_live_server() as server, httpx2.AsyncClient(base_url=server.address) as client:
         first = await client.get("/ui/js/main.js")
         assert first.headers["content-type"].startswith("text/javascript")
@@ -48,7 +48,7 @@ async def test_a_file_is_asked_for_again_and_not_sent_again_if_it_is_the_same() 
         assert (await client.post("/")).status_code in (404, 405)
 
 
-async def test_whoever_has_a_key_from_before_gets_in_where_none_is_needed(page: Any) -> None:
+async def test_an_old_key_does_not_lock_out_a_reader_where_no_key_is_needed(page: Any) -> None:
     page.allowed += ["401"]
     async with running_live_server() as server:
         await page.add_init_script(

@@ -88,8 +88,8 @@ class AsgiServer:
             "server": ("127.0.0.1", 80),
         }
         await self.app(scope, receive, send)
-        told = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
-        return sent[0]["status"], told, b"".join(message.get("body", b"") for message in sent[1:])
+        response_headers = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+        return sent[0]["status"], response_headers, b"".join(message.get("body", b"") for message in sent[1:])
 
     async def close(self) -> None:
         for client in self._open:

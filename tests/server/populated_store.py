@@ -29,7 +29,7 @@ async def furnish(served: AsgiServer, token: str) -> Known:
         assert answer.status_code < 300, answer.text
         return answer.json() if answer.content else None
 
-    store = await (await served.app.platform.tenants.get_tenant("default")).store()
+    store = (await served.app.platform.tenants.get_tenant("default")).store
     await store.publish_workflows([WorkflowSpec("known", ("payload",))])
     for id in RUNS:
         await ask("POST", "/v1/runs", {"workflow": "known", "args": [1], "id": id, "budget": {"tokens": 9}})

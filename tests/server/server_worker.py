@@ -23,6 +23,6 @@ async def running_worker(served: AsgiServer, namespace: str = "default") -> Asyn
     runtime = Runtime("memory://")
     # Nobody else finds what is in memory, so the worker is handed the server's own store.
     runtime._engine.thread_pool.stop()
-    runtime._engine = JournalEngine(await tenant.store(), definitions)
+    runtime._engine = JournalEngine(tenant.store, definitions)
     async with runtime:
         yield runtime

@@ -46,7 +46,7 @@ BODIES = {
 async def test_a_body_that_does_not_fit_is_refused_in_words(name: str):
     data, status = BODIES[name]
     async with running_server() as served:
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         await store.publish_workflows([WorkflowSpec("takes", ("value",))])
         answer = await served.caller().post("/v1/runs", content=data, headers=JSON)
         assert answer.status_code == status, answer.text
@@ -55,8 +55,8 @@ async def test_a_body_that_does_not_fit_is_refused_in_words(name: str):
             assert len(answer.json()["detail"]) > 10
             return
         run = answer.json()["id"]
-        told = await served.caller().get(f"/v1/runs/{run}")
-        assert told.json()["inputs"] == {"value": json.loads(data)["args"][0]}
+        response = await served.caller().get(f"/v1/runs/{run}")
+        assert response.json()["inputs"] == {"value": json.loads(data)["args"][0]}
 
 
 ODD = {
@@ -68,7 +68,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-async def test_an_odd_tagged_value_is_kept_and_told_plainly(name: str):
+async def test_an_odd_tagged_value_is_stored_and_returned_in_plain_form(name: str):
     sent, expected = ODD[name]
     async with running_server() as served:
         caller = served.caller(**{"Holdfast-Values": "tagged"})
@@ -88,10 +88,10 @@ async def test_ids_that_nothing_can_have_lead_nowhere():
         assert long.json()["type"] == "run-not-found"
 
 
-async def test_what_json_cannot_say_is_said_in_words():
+async def test_a_value_that_json_cannot_represent_is_returned_as_text():
     assert to_json_bytes({"text": "a\ud800b"}) == b'{"text":"a?b"}'
     async with running_server() as served:
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         await store.publish_workflows([WorkflowSpec("takes", ("value",))])
         tagged = served.caller(**{"Holdfast-Values": "tagged"})  # which has a form for it
         body = {"workflow": "takes", "args": [{"$tagged": {"$float": "inf"}}], "id": "infinite"}
@@ -118,7 +118,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("name", MOMENTS)
-async def test_a_time_that_cannot_be_told_is_refused_before_anybody_keeps_it(name: str):
+async def test_a_time_out_of_range_is_refused_before_it_is_stored(name: str):
     method, path, body = MOMENTS[name]
     async with running_server() as served:
         content = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""

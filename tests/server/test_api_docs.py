@@ -57,7 +57,7 @@ async def test_the_commands_of_the_page_work_as_they_stand_there():
         caller, approval, last = served.caller(), "", None
         for request in commands():
             if "approvals" in request["url"] and not approval:  # a person comes later than this
-                await _until_asked(caller)
+                await _wait_for_approval(caller)
             request["url"] = request["url"].replace("$APPROVAL", approval)
             last = await caller.request(**request)
             assert last.status_code < 300, (request, last.text)
@@ -69,7 +69,7 @@ async def test_the_commands_of_the_page_work_as_they_stand_there():
     assert sent > 15
 
 
-async def _until_asked(caller: Any) -> None:
+async def _wait_for_approval(caller: Any) -> None:
     place, after = "/v1/runs/onboarding-acme/events", {}
     while True:
         page = (await caller.get(place, params={"wait": 20, **after})).json()

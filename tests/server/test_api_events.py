@@ -21,16 +21,16 @@ STREAM = {"accept": "text/event-stream"}
 
 
 @step
-async def told_step(number: int) -> int:
+async def numbered_step(number: int) -> int:
     return number * number
 
 
 @workflow
-async def told_run(steps: int) -> int:
-    total = sum([await told_step(number) for number in range(steps)])
+async def stepping_run(steps: int) -> int:
+    total = sum([await numbered_step(number) for number in range(steps)])
     await wait_for_signal("go")
     if await ask("Really?"):
-        total += await told_step(100)
+        total += await numbered_step(100)
     return total
 
 
@@ -109,10 +109,10 @@ class Stream:
 
 
 @asynccontextmanager
-async def told() -> AsyncGenerator[tuple[AsgiServer, str]]:
+async def stepping_server() -> AsyncGenerator[tuple[AsgiServer, str]]:
     """A run that waits for a signal, after some steps."""
     async with running_server() as served, running_worker(served):
-        run = (await served.caller().post("/v1/runs", json={"workflow": "told_run", "args": [5]})).json()["id"]
+        run = (await served.caller().post("/v1/runs", json={"workflow": "stepping_run", "args": [5]})).json()["id"]
         yield served, run
 
 
@@ -129,8 +129,8 @@ async def go_on(served: AsgiServer, run: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["header", "query"])
-async def test_a_reader_that_is_cut_at_every_event_sees_the_whole_sequence_once(way: str):
-    async with told() as (served, run):
+async def test_a_reader_that_is_disconnected_at_every_event_sees_each_event_once(way: str):
+    async with stepping_server() as (served, run):
         path, seen = f"/v1/runs/{run}/events", list[dict[str, Any]]()
         going = asyncio.create_task(go_on(served, run))
         while not seen or seen[-1]["event"] != "ended":
@@ -156,8 +156,8 @@ async def test_a_reader_that_is_cut_at_every_event_sees_the_whole_sequence_once(
         assert (kinds[:5], kinds[-1]) == (["step"] * 5, "ended")
 
 
-async def test_pages_of_events_tell_the_same_and_wait_for_the_next_one():
-    async with told() as (served, run):
+async def test_pages_have_the_same_events_and_wait_for_the_next_one():
+    async with stepping_server() as (served, run):
         caller, path = served.caller(), f"/v1/runs/{run}/events"
         seen: list[dict[str, Any]] = []
         after: dict[str, str] = {}
@@ -182,8 +182,8 @@ async def test_pages_of_events_tell_the_same_and_wait_for_the_next_one():
         assert len({one["offset"] for one in seen}) == len(seen)
 
 
-async def test_an_offset_that_is_none_is_refused_before_a_stream_begins():
-    async with told() as (served, run):
+async def test_an_invalid_offset_is_refused_before_a_stream_begins():
+    async with stepping_server() as (served, run):
         caller = served.caller()
         for headers in (STREAM, {}):
             wrong = await caller.get(f"/v1/runs/{run}/events", params={"after": "nonsense"}, headers=headers)
@@ -192,8 +192,8 @@ async def test_an_offset_that_is_none_is_refused_before_a_stream_begins():
             assert (unknown.status_code, unknown.json()["type"]) == (404, "run-not-found")
 
 
-async def test_whoever_waits_ends_when_the_server_closes():
-    async with told() as (served, run):
+async def test_long_polls_and_streams_end_when_the_server_closes():
+    async with stepping_server() as (served, run):
         caller = served.caller()
         stream = Stream(served, f"/v1/runs/{run}/events")
         for _ in range(5):
@@ -212,10 +212,10 @@ async def test_whoever_waits_ends_when_the_server_closes():
         await asyncio.wait_for(stream.task, 10)
 
 
-async def test_however_many_wait_for_a_run_the_store_is_asked_once_for_all():
-    async with told() as (served, run):
+async def test_many_waits_for_a_run_share_one_query_of_the_store():
+    async with stepping_server() as (served, run):
         tenant = await served.app.platform.tenants.get_tenant("default")
-        store = await tenant.store()
+        store = tenant.store
         looks = 0
         get_many = store.get_runs
 
@@ -236,10 +236,10 @@ async def test_however_many_wait_for_a_run_the_store_is_asked_once_for_all():
 
 
 async def test_a_stream_of_a_run_that_is_deleted_ends():
-    async with told() as (served, run):
+    async with stepping_server() as (served, run):
         stream = Stream(served, f"/v1/runs/{run}/events")
         assert await stream.next() is not None
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
 
         async def gone(*_: Any) -> None:
             return None
@@ -252,7 +252,7 @@ async def test_a_stream_of_a_run_that_is_deleted_ends():
 
 async def test_a_stream_ends_when_its_key_is_revoked(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("holdfast.server.app.KEY_RECHECK_S", 0.05)
-    async with told() as (served, run):
+    async with stepping_server() as (served, run):
         token, keys = await served.key("read"), served.app.platform.authenticator
         id = token.split("_")[1]
         keys.invalidate(id)  # as the endpoint that makes keys does

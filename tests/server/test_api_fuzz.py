@@ -60,7 +60,7 @@ FEW = 5
 
 
 @contextmanager
-def asked(url: str) -> Iterator[tuple[Callable[[Any], None], Known]]:
+def open_tester(url: str) -> Iterator[tuple[Callable[[Any], None], Known]]:
     """A function that sends a case to a server of its own, and what there is on that."""
     with asyncio.Runner() as runner:
         scene = running_server(url, settings=Settings(requests_per_s=1e9))
@@ -116,13 +116,13 @@ def _kinds() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("name", "mode"), list(_kinds()))
-def test_every_answer_is_one_that_is_promised(
+def test_every_response_is_documented(
     name: str, mode: GenerationMode, store: str, tmp_path: Path, pytestconfig: pytest.Config
 ):
     number = pytestconfig.getoption("--requests")
     [operation] = [one.ok() for one in DOCUMENT.get_all_operations() if one.ok().definition.raw["operationId"] == name]
 
-    with place(store, tmp_path) as url, asked(url) as (ask, known):
+    with place(store, tmp_path) as url, open_tester(url) as (ask, known):
         parts = known_parts(operation.path, known)
         chosen = {name: st.sampled_from([*there, *there, None]) for name, there in parts.items()}
 

@@ -72,9 +72,9 @@ async def test_a_question_is_answered_once_and_the_key_is_named_with_the_person_
         place = f"/v1/approvals/{question['id']}"
         wrong = await operator.post(f"{place}/approve", json={"value": "green"})
         assert (wrong.status_code, wrong.json()["type"]) == (422, "bad-input")
-        said = {"value": "blue", "by": "Ada", "reason": "it is calm"}
-        assert (await operator.post(f"{place}/approve", json=said)).json() == {"changed": True}
-        assert (await operator.post(f"{place}/approve", json=said)).json() == {"changed": False}
+        answer = {"value": "blue", "by": "Ada", "reason": "it is calm"}
+        assert (await operator.post(f"{place}/approve", json=answer)).json() == {"changed": True}
+        assert (await operator.post(f"{place}/approve", json=answer)).json() == {"changed": False}
         late = await operator.post(f"{place}/deny", json={"by": "Bob"})
         assert (late.status_code, late.json()["type"]) == (409, "approval-closed")
         assert late.json()["approval_id"] == question["id"]
@@ -89,7 +89,7 @@ async def test_a_question_is_answered_once_and_the_key_is_named_with_the_person_
         assert (unknown.status_code, unknown.json()["type"]) == (404, "unknown-approval")
 
 
-async def test_an_answer_that_does_not_fit_is_told_field_by_field_and_the_question_stays_open():
+async def test_violations_of_an_answer_are_listed_by_field_and_the_approval_stays_open():
     async with running_server() as served, running_worker(served):
         caller = served.caller()
         run = (await caller.post("/v1/runs", json={"workflow": "group_filling_in"})).json()["id"]
@@ -106,14 +106,14 @@ async def test_an_answer_that_does_not_fit_is_told_field_by_field_and_the_questi
 # Schedules
 
 
-async def test_ticks_of_a_timing_are_told_before_there_is_a_schedule():
+async def test_ticks_of_a_timing_are_listed_without_a_schedule():
     async with running_server() as served:
         caller = served.caller()
-        asked = {"timing": "30 2 * * mon-fri in Europe/Berlin", "limit": 3}
-        told = (await caller.get("/v1/ticks", params=asked)).json()
-        assert told["timing"] == "30 2 * * MON-FRI in Europe/Berlin"
-        assert "Europe/Berlin" in told["description"]
-        ticks = [datetime.fromisoformat(one).astimezone(ZoneInfo("Europe/Berlin")) for one in told["items"]]
+        query = {"timing": "30 2 * * mon-fri in Europe/Berlin", "limit": 3}
+        response = (await caller.get("/v1/ticks", params=query)).json()
+        assert response["timing"] == "30 2 * * MON-FRI in Europe/Berlin"
+        assert "Europe/Berlin" in response["description"]
+        ticks = [datetime.fromisoformat(one).astimezone(ZoneInfo("Europe/Berlin")) for one in response["items"]]
         assert [(one.hour, one.minute, one.weekday() < 5) for one in ticks] == [(2, 30, True)] * 3
         assert sorted(ticks) == ticks
         often = (await caller.get("/v1/ticks", params={"timing": "every 15 min"})).json()
@@ -156,7 +156,7 @@ async def test_a_schedule_is_made_looked_at_paused_triggered_once_and_forgotten(
 # Queues
 
 
-async def test_limits_of_a_queue_are_set_and_taken_away_one_by_one():
+async def test_limits_of_a_queue_are_set_and_removed_one_by_one():
     async with running_server() as served:
         caller = served.caller()
         unknown = await caller.get("/v1/queues/llm")
@@ -165,8 +165,8 @@ async def test_limits_of_a_queue_are_set_and_taken_away_one_by_one():
         assert (await caller.patch("/v1/queues/llm", json=limits)).json() == {"changed": True}
         assert (await caller.patch("/v1/queues/llm", json={"concurrency": 3})).json() == {"changed": False}
         assert (await caller.patch("/v1/queues/llm", json={"rate": None})).json() == {"changed": True}
-        told = (await caller.get("/v1/queues/llm")).json()
-        assert (told["concurrency"], told["rate"], told["key_rate"], told["is_overridden"]) == (3, [], ["5/s"], True)
+        info = (await caller.get("/v1/queues/llm")).json()
+        assert (info["concurrency"], info["rate"], info["key_rate"], info["is_overridden"]) == (3, [], ["5/s"], True)
         assert (await caller.patch("/v1/queues/llm", json={})).status_code == 422
         assert (await caller.patch("/v1/queues/llm", json={"rate": "many"})).status_code == 422
         assert (await caller.post("/v1/queues/llm/pause")).json() == {"changed": True}
@@ -178,7 +178,7 @@ async def test_limits_of_a_queue_are_set_and_taken_away_one_by_one():
 # Memories
 
 
-async def test_memories_are_kept_listed_found_and_forgotten():
+async def test_memories_are_stored_listed_found_and_deleted():
     async with running_server() as served:
         caller = served.caller()
         for name, text in (("a/b", "green tea"), ("c", "black tea"), ("d", "coffee")):
@@ -206,11 +206,11 @@ async def agent(served: AsgiServer, name: str) -> dict[str, Any]:
     return (await served.caller().get(f"/v1/agents/{name}")).json()
 
 
-async def test_an_agent_is_stopped_everywhere_and_let_go_on():
+async def test_an_agent_is_disabled_everywhere_and_enabled():
     async with running_server() as served, running_worker(served):
         caller = served.caller()
-        told = await agent(served, "group_plain")
-        assert (told["state"], told["worker_count"]) == ("serving", 1)
+        health = await agent(served, "group_plain")
+        assert (health["state"], health["worker_count"]) == ("serving", 1)
         assert (await caller.post("/v1/agents/group_plain/disable")).json() == {"changed": True}
         assert (await caller.post("/v1/agents/group_plain/disable")).json() == {"changed": False}
         assert (await agent(served, "group_plain"))["state"] == "disabled"
@@ -225,7 +225,7 @@ async def test_an_agent_is_stopped_everywhere_and_let_go_on():
         assert (unknown.status_code, unknown.json()["type"]) == (404, "unknown-workflow")
 
 
-async def test_a_worker_is_told_with_the_runs_that_it_holds():
+async def test_a_worker_is_listed_with_the_runs_that_it_holds():
     async with running_server() as served:
         caller = served.caller()
         for number in range(2):
@@ -238,9 +238,9 @@ async def test_a_worker_is_told_with_the_runs_that_it_holds():
         assert {(worker["is_listener"], worker["has_more_runs"]) for worker in workers} == {(True, False)}
 
 
-async def test_an_agent_of_another_framework_is_heard_of_until_it_falls_silent_and_hears_that_it_is_stopped():
+async def test_heartbeats_keep_an_agent_of_another_framework_alive_and_report_that_it_is_disabled():
     async with running_server() as served:
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         now = store.now()
         store._clock = lambda: now
         place = "/v1/agents/crew/heartbeat"
@@ -271,13 +271,13 @@ async def test_an_agent_of_another_framework_is_heard_of_until_it_falls_silent_a
 # Spending
 
 
-async def test_spending_is_told_by_day_workflow_and_model():
+async def test_spending_is_reported_by_day_workflow_and_model():
     async with running_server() as served:
         async with running_worker(served):
             pass
         caller = served.caller()
         await caller.post("/v1/runs", json={"workflow": "group_plain"})
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         worker = await store.workers.register(NewWorker("w", "h", 1, ("group_plain",)), 60)
         [run] = await store.claims.claim(worker, workflows=["group_plain"], queues=None, limit=1)
         at = 1_800_000_000.0
@@ -295,7 +295,7 @@ async def test_spending_is_told_by_day_workflow_and_model():
         assert wrong.status_code == 422
 
 
-async def test_approvals_come_in_pages_and_a_page_goes_on_behind_what_was_answered_meanwhile():
+async def test_pages_of_approvals_continue_after_one_that_was_answered_meanwhile():
     async with running_server() as served:
         caller = served.caller()
         for number in range(5):

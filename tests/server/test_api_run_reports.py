@@ -87,7 +87,7 @@ async def furnished(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
         yield served.caller(await served.key("read"))
 
 
-async def test_a_story_tells_all_of_a_run_and_cuts_what_is_large(tmp_path: Path):
+async def test_a_report_has_everything_about_a_run_and_truncates_large_values(tmp_path: Path):
     async with furnished(tmp_path) as http:
         story = await get(http, "/v1/runs/whole/report")
         assert (story["id"], story["workflow"], story["state"]) == ("whole", "story_whole", "completed")
@@ -126,14 +126,14 @@ async def test_a_story_is_read_page_by_page(tmp_path: Path):
         await get(http, "/v1/runs/whole/report", values="some", status=422)
 
 
-async def test_events_behind_a_story_tell_only_what_is_new(tmp_path: Path):
+async def test_events_after_a_report_contain_only_what_is_new(tmp_path: Path):
     async with furnished(tmp_path) as http:
         story = await get(http, "/v1/runs/whole/report", limit=1)
         behind = await get(http, "/v1/runs/whole/events", after=story["event_offset"])
         assert [one["kind"] for one in behind["items"]] == ["ended"]
 
 
-async def test_one_record_is_told_whole(tmp_path: Path):
+async def test_one_record_is_returned_without_truncation(tmp_path: Path):
     async with furnished(tmp_path) as http:
         huge = await get(http, "/v1/runs/whole/records/2")
         assert (huge["seq"], huge["is_truncated"], huge["output"]) == (2, False, "x" * 100_000)
@@ -158,10 +158,10 @@ async def test_a_failed_run_comes_with_its_error_and_what_to_do(tmp_path: Path):
 
 async def test_a_conversation_is_that_of_an_agent_and_empty_for_others(tmp_path: Path):
     async with furnished(tmp_path) as http:
-        said = (await get(http, "/v1/runs/agent/conversation"))["items"]
-        assert [one["role"] for one in said] == ["user", "model", "tool", "model"]
-        assert said[2]["content"] == "tides is found"
-        assert said[3]["text"] == "They come twice a day."
+        messages = (await get(http, "/v1/runs/agent/conversation"))["items"]
+        assert [one["role"] for one in messages] == ["user", "model", "tool", "model"]
+        assert messages[2]["content"] == "tides is found"
+        assert messages[3]["text"] == "They come twice a day."
         assert (await get(http, "/v1/runs/whole/conversation"))["items"] == []
         assert (await get(http, "/v1/runs/nobody/conversation", status=404))["type"] == "run-not-found"
         story = await get(http, "/v1/runs/agent/report")
@@ -169,13 +169,13 @@ async def test_a_conversation_is_that_of_an_agent_and_empty_for_others(tmp_path:
         assert "2 model calls" in story["summary"]
 
 
-async def test_a_family_is_told_from_its_topmost_run_down(tmp_path: Path):
+async def test_a_run_tree_starts_at_its_topmost_run(tmp_path: Path):
     async with furnished(tmp_path) as http:
         families = [await get(http, f"/v1/runs/{id}/tree") for id in ("whole", "story-part-2")]
         assert families[0] == families[1]
         assert (families[0]["root"], families[0]["has_more"]) == ("whole", False)
-        told = [(one["id"], one["parent"], one["state"]) for one in families[0]["items"]]
-        assert told == [
+        runs = [(one["id"], one["parent"], one["state"]) for one in families[0]["items"]]
+        assert runs == [
             ("whole", None, "completed"),
             ("story-part-1", "whole", "completed"),
             ("story-part-2", "whole", "completed"),
@@ -190,7 +190,7 @@ async def test_a_page_of_a_long_journal_does_not_read_the_rest(url: str, monkeyp
     """The records of the page and a few more are all that a store is asked for."""
     async with running_server(url) as served:
         tenant = await served.app.platform.tenants.get_tenant("default")
-        store = await tenant.store()
+        store = tenant.store
         await store.publish_workflows([WorkflowSpec("story_long", ("n",))])
         run = await tenant.client.options(id="long").start("story_long", 1)
         worker = await store.workers.register(NewWorker("test", "test", 1, ("story_long",)), 60.0)
@@ -199,22 +199,22 @@ async def test_a_page_of_a_long_journal_does_not_read_the_rest(url: str, monkeyp
             Record(seq, RecordKind.STEP, seq, "count", True, b"1", 1.0, 1.0, 1, worker, 1) for seq in range(3_000)
         ]
         await store.commit([AppendRecord(held.key, record) for record in records])
-        asked = list[int]()
+        positions = list[int]()
         if url != "memory://":  # which has them at hand anyway
 
             async def no_histories(*_: object) -> None:
                 raise AssertionError("the whole journal was read")
 
             monkeypatch.setattr(store, "get_histories", no_histories)
-            told = store.get_run_updates
+            get_run_updates = store.get_run_updates
 
             async def feed(run_id: str, after_seq: int, after_event_id: int, limit: int = 1000) -> Any:
-                asked.append(limit)
-                return await told(run_id, after_seq, after_event_id, limit)
+                positions.append(limit)
+                return await get_run_updates(run_id, after_seq, after_event_id, limit)
 
             monkeypatch.setattr(store, "get_run_updates", feed)
         http = served.caller(await served.key("read"))
         story = await get(http, f"/v1/runs/{run.run_id}/report", after=1_499)
         assert (len(story["journal"]), story["journal"][0]["seq"], story["has_more"]) == (500, 1_500, True)
         assert story["record_count"] == 3_000
-        assert sum(asked) <= 500
+        assert sum(positions) <= 500

@@ -116,8 +116,8 @@ async def test_inputs_that_do_not_fit_are_refused_before_anything_is_stored():
             "/v1/runs", json={"workflow": "api_greeting", "kwargs": {"name": "Ada"}, "id": "typo"}
         )
         assert again.status_code == 201
-        told = (await caller.get("/v1/agents/api_greeting")).json()["inputs_schema"]
-        assert (told["required"], told["properties"]["times"]) == (["name"], {"type": "integer"})
+        schema = (await caller.get("/v1/agents/api_greeting")).json()["inputs_schema"]
+        assert (schema["required"], schema["properties"]["times"]) == (["name"], {"type": "integer"})
 
 
 async def test_the_same_request_sent_five_times_at_once_starts_one_run():
@@ -227,7 +227,7 @@ async def test_signals_reach_a_run_once_and_it_can_be_paused_resumed_and_cancell
         assert (await caller.get(f"/v1/runs/{other}", params={"wait": 20})).json()["state"] == "cancelled"
 
 
-async def test_a_fork_goes_on_from_a_step_and_is_made_once():
+async def test_a_fork_continues_from_a_step_and_is_made_once():
     async with running_server() as served, running_worker(served):
         caller = served.caller()
         run = (await caller.post("/v1/runs", json=start("api_greeting", "Ada", 2))).json()["id"]
@@ -297,7 +297,7 @@ async def test_dead_runs_are_listed_and_ended_ones_deleted():
         assert (await caller.get(f"/v1/runs/{run}/usage")).status_code == 404
 
 
-async def test_whoever_submits_cannot_change_the_limits_of_a_queue():
+async def test_a_key_that_may_only_submit_cannot_change_the_limits_of_a_queue():
     async with running_server() as served:
         async with running_worker(served):
             pass
@@ -356,7 +356,7 @@ async def test_a_key_that_may_only_submit_reads_nothing_of_others_runs():
             assert not {"api_greeting", "nightly"} & set(unknown.text.replace("'", " ").split())
 
 
-async def test_what_is_created_is_where_the_answer_says():
+async def test_a_created_resource_is_at_its_location():
     async with running_server() as served:
         caller = served.caller()
         sent = await caller.post("/v1/addresses/jobs/send", json={"id": "a/b c"})

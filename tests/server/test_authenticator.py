@@ -28,7 +28,7 @@ async def status(served: AsgiServer, token: str | None = None, **more: str) -> i
     return (await served.caller(token, **more).get("/v1/whoami")).status_code
 
 
-async def test_a_key_is_kept_as_a_hash_alone_and_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch):
+async def test_a_key_is_stored_only_as_a_hash_and_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch):
     compared: list[bool] = []
 
     def compare(one: bytes, other: bytes) -> bool:
@@ -54,7 +54,7 @@ async def test_a_key_is_kept_as_a_hash_alone_and_compared_in_constant_time(monke
 
 
 @pytest.mark.parametrize("token", ["", "hf_", "hf_x_y", "hf_" + "0" * 12 + "_" + "é" * 43, "x" * 10_000, "hf_\t_"])
-async def test_what_has_not_the_form_of_a_key_is_refused(token: str):
+async def test_a_malformed_key_is_refused(token: str):
     async with running_server() as served:
         await served.key("read")
         code, headers, body = await served.raw(
@@ -121,7 +121,7 @@ async def test_a_listener_whose_key_is_revoked_while_it_waits_is_handed_nothing(
         assert (delivery["run_id"], delivery["number"]) == (sent, 1), "it was not claimed for the revoked key"
 
 
-async def test_a_long_poll_whose_key_is_revoked_meanwhile_is_told_nothing(monkeypatch: pytest.MonkeyPatch):
+async def test_a_long_poll_returns_nothing_if_its_key_is_revoked_meanwhile(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("holdfast.server.app.CACHE_TTL_S", 0.0)
     async with running_server() as served:
         token = await served.key("read")
@@ -187,7 +187,7 @@ async def test_without_keys_requests_of_an_old_proxy_are_not_taken_for_local_one
             assert (await served.raw("GET", b"/v1/whoami", http_version=version))[0] == expected
 
 
-async def test_a_name_that_was_given_does_not_open_the_keyless_door():
+async def test_an_allowed_host_name_does_not_make_a_request_local():
     async with running_server(settings=Settings(allowed_hosts=("localhost", "agents.example"))) as served:
         assert await status(served) == 200
         assert await status(served, host="agents.example") == 401
@@ -212,8 +212,8 @@ async def test_without_keys_a_proxy_of_another_user_is_not_taken_for_a_local_pro
             asking = await asyncio.create_subprocess_exec(
                 "/usr/bin/python3", "-c", ASK, port, stdout=subprocess.PIPE, user=user
             )
-            told, _ = await asking.communicate()
-            assert told.decode().strip() == expected
+            output, _ = await asking.communicate()
+            assert output.decode().strip() == expected
 
 
 async def test_a_server_that_answers_under_any_name_takes_none_but_its_own_without_a_key():
@@ -245,8 +245,8 @@ async def test_two_tenants_see_nothing_of_each_other_nor_of_each_others_keys():
         assert (refused.status_code, refused.json()["type"]) == (404, "unknown-key")
         assert await status(served, made["token"]) == 200
         # A namespace is nothing that can be asked for.
-        asked = await rival.post("/v1/keys", json={"name": "sly", "scopes": ["admin"], "namespace": "acme"})
-        assert asked.status_code == 422
+        response = await rival.post("/v1/keys", json={"name": "sly", "scopes": ["admin"], "namespace": "acme"})
+        assert response.status_code == 422
 
         assert [entry["action"] for entry in (await rival.get("/v1/audit")).json()["items"]] == ["revoke_api_key"]
         assert {entry["key_name"] for entry in (await acme.get("/v1/audit")).json()["items"]} == {"test"}
@@ -271,14 +271,14 @@ async def test_two_tenants_see_nothing_of_each_other_nor_of_each_others_keys():
         {"name": "x", "scopes": ["read"], "expires_in": 5, "expires_at": "2099-01-01T00:00:00Z"},
     ],
 )
-async def test_a_key_that_makes_no_sense_is_not_made(body: dict[str, object]):
+async def test_an_invalid_key_is_not_made(body: dict[str, object]):
     async with running_server() as served:
         answer = await served.caller().post("/v1/keys", json=body)
         assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
         assert await list_keys(await served.app.platform.tenants.get_home_store()) == []
 
 
-async def test_an_id_that_somebody_has_is_not_given_again(monkeypatch: pytest.MonkeyPatch):
+async def test_the_id_of_an_existing_key_is_not_used_again(monkeypatch: pytest.MonkeyPatch):
     ids = iter(["a" * 12, "a" * 12, "b" * 12])
     monkeypatch.setattr(kept_keys.secrets, "token_hex", lambda size: next(ids))
     async with running_server() as served:

@@ -219,7 +219,7 @@ async def test_store_and_server_implement_all_that_a_client_has(contract: type, 
     assert not any(map(inspect.isabstract, implementations))
 
 
-async def test_implementations_take_what_the_client_says() -> None:
+async def test_both_clients_have_the_same_signatures() -> None:
     for implementation in (StoreClient, HttpClient):
         for name, member in inspect.getmembers(Client, inspect.isfunction):
             if not name.startswith("_") and not name.endswith("_sync"):
@@ -227,23 +227,23 @@ async def test_implementations_take_what_the_client_says() -> None:
                 assert here.parameters == there.parameters, f"{implementation.__name__}.{name}"
 
 
-async def test_every_error_that_a_server_tells_comes_back_as_itself() -> None:
+async def test_every_error_of_a_server_is_raised_as_itself_by_the_client() -> None:
     for kind, (_, name, _) in _PROBLEMS_BY_ERROR.items():
-        told = {"run_id": "r", "approval_id": "a"}
-        error = PARSERS[name]("words", told)
+        fields = {"run_id": "r", "approval_id": "a"}
+        error = PARSERS[name]("words", fields)
         assert isinstance(error, kind), name
 
 
 # Values
 
 
-async def test_values_come_through_as_they_are() -> None:
+async def test_values_are_the_same_over_http() -> None:
     async with both() as (store, http):
         started = await http.start("http_echo", ODD, again=(ODD,))
         assert await started.result() == [ODD, (ODD,)]
-        told, told_over_http = await store.get(started.run_id), await http.get(started.run_id)
-        assert told == told_over_http
-        assert type(told_over_http.inputs["again"]) is tuple
+        info, info_over_http = await store.get(started.run_id), await http.get(started.run_id)
+        assert info == info_over_http
+        assert type(info_over_http.inputs["again"]) is tuple
         assert await store.wait(started.run_id) == await http.wait(started.run_id)
         assert [event async for event in store.events(started.run_id)] == [
             event async for event in http.events(started.run_id)
@@ -255,7 +255,7 @@ async def test_values_come_through_as_they_are() -> None:
         assert await store.memory.get("odd", "one") == await http.memory.get("odd", "one") == ODD
 
 
-async def test_what_cannot_be_recorded_is_refused_before_it_is_sent() -> None:
+async def test_an_unrecordable_value_is_refused_before_it_is_sent() -> None:
     async with both(worker=False) as (store, http):
         for client in (store, http):
             with pytest.raises(HoldfastError, match="object"):
@@ -297,7 +297,7 @@ async def test_runs_are_started_alike() -> None:
         assert await http.start_many("http_order", []) == []
 
 
-async def test_lists_come_page_by_page_and_are_the_same() -> None:
+async def test_lists_are_paged_and_the_same_over_http() -> None:
     async with both(worker=False) as (store, http):
         ids = await store.options(tags=["many"]).start_many("http_echo", [(number,) for number in range(1203)])
         assert [run.id for run in await http.list(tag="many", limit=2000)] == ids[::-1]
@@ -329,7 +329,7 @@ async def test_an_agents_result_has_its_usage_and_its_plan() -> None:
         assert (healths["http-digger"].is_agent, healths["http-digger"].state) == (True, mine.state)
 
 
-async def test_an_agents_result_tells_how_its_answer_ended() -> None:
+async def test_an_agents_result_has_the_finish_reason_of_its_answer() -> None:
     reply = ModelResponse([TextPart("A")], finish_reason="content_filter", provider_details={"refusal": "Not more."})
     agent = Agent(ScriptedModel([reply]), name="http-refuser")
     async with both() as (store, http):
@@ -340,28 +340,28 @@ async def test_an_agents_result_tells_how_its_answer_ended() -> None:
         assert await store.conversation(run_id) == await http.conversation(run_id)
 
 
-async def test_stories_conversations_and_families_are_told_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reports_conversations_and_run_trees_are_the_same_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = call("write_plan", items=[{"task": "dig", "status": "done"}])
     agent = Agent(ScriptedModel([plan, "A bone."]), name="http-teller", planning=True)
     async with both() as (store, http):
         echoed = await http.start("http_echo", ODD, again=(ODD,))
-        asked = (await agent.start("Dig.")).run_id
-        await http.wait(asked, 30)
+        agent_run_id = (await agent.start("Dig.")).run_id
+        await http.wait(agent_run_id, 30)
         await echoed.result(30)
-        for run_id in (asked, echoed.run_id):
+        for run_id in (agent_run_id, echoed.run_id):
             here, there = await store.describe(run_id, full=True), await http.describe(run_id, full=True)
             assert replace(there, reported_at=here.reported_at) == here
             assert there.summary.startswith("Completed in ")
             assert await store.conversation(run_id) == await http.conversation(run_id)
             assert await store.tree(run_id) == await http.tree(run_id) == await http.handle(run_id).tree()
         assert (await http.describe(echoed.run_id)).journal[0].output == ODD
-        assert [item.task for item in (await http.describe(asked)).plan] == ["dig"]
-        assert [one.role for one in await http.conversation(asked)] == ["user", "model", "tool", "model"]
+        assert [item.task for item in (await http.describe(agent_run_id)).plan] == ["dig"]
+        assert [one.role for one in await http.conversation(agent_run_id)] == ["user", "model", "tool", "model"]
         monkeypatch.setattr("holdfast.client.http.runs.PAGE_SIZE", 2)  # so that there are several pages
-        assert replace(await http.describe(asked, limit=None, full=True), reported_at=here.reported_at) == replace(
-            await store.describe(asked, limit=None, full=True), reported_at=here.reported_at
-        )
-        two = await http.describe(asked, 0, 1)
+        assert replace(
+            await http.describe(agent_run_id, limit=None, full=True), reported_at=here.reported_at
+        ) == replace(await store.describe(agent_run_id, limit=None, full=True), reported_at=here.reported_at)
+        two = await http.describe(agent_run_id, 0, 1)
         assert ([one.seq for one in two.journal], two.has_more) == ([1], True)
 
 
@@ -410,8 +410,8 @@ async def test_unknown_outcomes_are_settled_alike() -> None:
             runs.append(await store.connections.read(run.run_id))
         backend_store = await store.connections.store()
         histories = await backend_store.get_histories([run.key for run in runs])
-        told = [[(one.seq, one.payload, one.attempts) for one in history.records] for history in histories]
-        assert told[0] == told[1]
+        records = [[(one.seq, one.payload, one.attempts) for one in history.records] for history in histories]
+        assert records[0] == records[1]
         assert all(history.records[0].preview == "_=1; settled by Ada" for history in histories)
         unpaid = (await http.options(id="unpaid").start("http_paying")).run_id
         await ended(http, unpaid)
@@ -423,9 +423,9 @@ async def test_unknown_outcomes_are_settled_alike() -> None:
             lambda client: client.settle(unpaid, 1, 1, happened=False),
         ]
         for number, one in enumerate(calls):
-            told = [await what_it_raises(one(client)) for client in (store, http)]
-            assert told[0] == told[1], f"call {number}"
-            assert told[0][0] != "nothing was raised", f"call {number}"
+            errors = [await what_it_raises(one(client)) for client in (store, http)]
+            assert errors[0] == errors[1], f"call {number}"
+            assert errors[0][0] != "nothing was raised", f"call {number}"
         await http.settle(unpaid, 1, happened=False)
         await ended(http, unpaid)
         assert (await http.get(unpaid)).state == "failed", "it ran again, and is of unknown outcome again"
@@ -496,9 +496,9 @@ async def test_errors_are_the_same() -> None:
         assert again[0][:3] == again[1][:3]  # what it failed with is in its words
         assert again[0][0] is RunFailed
         for number, one in enumerate(calls):
-            told = [await what_it_raises(one(client)) for client in (store, http)]
-            assert told[0] == told[1], f"call {number}"
-            assert told[0][0] != "nothing was raised", f"call {number}"
+            errors = [await what_it_raises(one(client)) for client in (store, http)]
+            assert errors[0] == errors[1], f"call {number}"
+            assert errors[0][0] != "nothing was raised", f"call {number}"
 
 
 async def test_a_wait_ends_in_time() -> None:
@@ -539,9 +539,9 @@ async def test_questions_are_answered_alike() -> None:
         many = await question("How many?")
         unfit = [await what_it_raises(client.approve(many.id, "few")) for client in (store, http)]
         assert unfit[0] == unfit[1]
-        with pytest.raises(InputError) as told:
+        with pytest.raises(InputError) as raised:
             await http.approve(many.id, "few")
-        assert told.value.violations == ({"path": "value", "message": "'few' is not of type 'integer'"},)
+        assert raised.value.violations == ({"path": "value", "message": "'few' is not of type 'integer'"},)
         assert await run.approve(many.id, 3)
         answered = await http.approvals(all=True)
         assert answered == await store.approvals(all=True)
@@ -625,7 +625,7 @@ async def test_work_is_sent_to_addresses() -> None:
 # Following
 
 
-async def test_a_reader_goes_on_where_it_was() -> None:
+async def test_a_reader_continues_where_it_was() -> None:
     async with both() as (store, http):
         run = await http.start("http_stopping")
         seen = [await anext(run.events())]

@@ -17,7 +17,6 @@ from holdfast.errors import StoreUnavailable
 from holdfast.server.app import Settings
 from holdfast.server.background import sweeper
 from holdfast.server.background.sweeper import sweep
-from holdfast.server.deliveries import listener_registry
 from holdfast.services import json_schemas
 from holdfast.stores.leases import LeaseWindow
 
@@ -66,7 +65,7 @@ async def world() -> AsyncGenerator[World]:
         yield World(served, clock, served.caller())
 
 
-async def test_a_run_goes_to_whoever_listens_and_ends_with_what_they_say(world: World):
+async def test_a_run_goes_to_a_listener_and_ends_with_its_output(world: World):
     run = await world.send("pipeline", {"rows": 3}, tags=["nightly"])
     delivery = await world.take("pipeline", name="box-1")
     assert (delivery["run_id"], delivery["payload"], delivery["number"]) == (run, {"rows": 3}, 1)
@@ -78,11 +77,11 @@ async def test_a_run_goes_to_whoever_listens_and_ends_with_what_they_say(world: 
     assert await world.on(delivery, "complete", {"output": "done"}) == {"state": "completed"}
     assert await world.on(delivery, "complete", {"output": "done"}) == {"state": "completed"}
     assert await world.served.app.platform.tenants.list_open()[0].client.wait(run) == "done"
-    [told] = (await world.get(f"/v1/runs/{run}/deliveries"))["items"]
-    assert (told["listener_name"], told["state"], told["steps"]) == ("box-1", "completed", ["extract"])
+    [delivered] = (await world.get(f"/v1/runs/{run}/deliveries"))["items"]
+    assert (delivered["listener_name"], delivered["state"], delivered["steps"]) == ("box-1", "completed", ["extract"])
 
 
-async def test_a_dead_listeners_delivery_goes_on_elsewhere_with_its_steps(world: World):
+async def test_a_dead_listeners_delivery_continues_at_another_listener_with_its_steps(world: World):
     await world.send("pipeline")
     first = await world.take("pipeline")
     await world.on(first, "steps", {"name": "extract", "output": 7})
@@ -112,14 +111,27 @@ async def test_a_dead_listeners_delivery_goes_on_elsewhere_with_its_steps(world:
         ("ask", {"name": "q", "question": "?"}),
         ("wait", {"name": "w", "seconds": 1}),
     ):
-        told = await world.on(first, what, body, status=409)
-        assert (told["type"], told["reason"]) == ("delivery-lost", "taken-over"), what
+        problem = await world.on(first, what, body, status=409)
+        assert (problem["type"], problem["reason"]) == ("delivery-lost", "taken-over"), what
     await world.on(second, "complete", {"output": 8})
     history = (await world.get(f"/v1/runs/{first['run_id']}/deliveries"))["items"]
     assert [(one["state"], one["steps"]) for one in history] == [("lost", ["extract"]), ("completed", [])]
 
 
-async def test_a_server_that_was_down_takes_nobody_for_dead_at_once(world: World):
+async def test_a_wait_does_not_replace_the_note_of_a_step_in_flight(world: World):
+    await world.send("pipeline")
+    first = await world.take("pipeline")
+    await world.on(first, "attempts", {"name": "charge", "once": True}, status=204)
+    await world.on(first, "wait", {"name": "nap", "seconds": 60}, status=202)
+    await world.passes(61)
+    second = await world.take("pipeline")
+    assert [(step["name"], step["once"]) for step in second["in_flight"]] == [("charge", True)]
+    assert (await world.on(second, "wait", {"name": "nap", "seconds": 60}))["output"] is None
+    assert (await world.on(second, "steps", {"name": "charge", "output": 1}))["is_new"] is True
+    assert await world.on(second, "complete") == {"state": "completed"}
+
+
+async def test_a_server_that_was_down_declares_no_listener_dead_at_once(world: World):
     await world.send("pipeline")
     delivery = await world.take("pipeline")
     world.clock.now += 3600  # nobody could renew meanwhile
@@ -132,7 +144,7 @@ async def test_a_server_that_was_down_takes_nobody_for_dead_at_once(world: World
     await world.on(delivery, "heartbeat", status=409)
 
 
-async def test_an_answer_that_was_lost_on_the_way_is_given_again_and_counts_nothing(world: World):
+async def test_a_delivery_in_a_lost_response_is_handed_out_again_and_does_not_count(world: World):
     await world.send("pipeline", 1)
     await world.send("pipeline", 2)
     first = await world.take("pipeline")
@@ -179,7 +191,7 @@ async def take_all(world: World, address: str) -> list[Any]:
         taken.append(more)
 
 
-async def test_a_delivery_that_kills_its_listeners_ends_dead_and_none_beside_it_does(world: World):
+async def test_a_delivery_that_kills_its_listeners_ends_dead_and_no_other_does(world: World):
     runs = [await world.send("pipeline", number) for number in range(4)]
     bad, alone = runs[1], 0
     for _ in range(20):
@@ -193,9 +205,9 @@ async def test_a_delivery_that_kills_its_listeners_ends_dead_and_none_beside_it_
         else:
             await world.passes(31)
     assert alone > 3
-    told = {run: await world.get(f"/v1/runs/{run}") for run in runs}
-    assert {run: one["state"] for run, one in told.items()} == dict.fromkeys(runs, "completed") | {bad: "dead"}
-    assert "died 3 times while this was the only run it held" in str(told[bad]["error"])
+    infos = {run: await world.get(f"/v1/runs/{run}") for run in runs}
+    assert {run: one["state"] for run, one in infos.items()} == dict.fromkeys(runs, "completed") | {bad: "dead"}
+    assert "died 3 times while this was the only run it held" in str(infos[bad]["error"])
 
 
 async def test_a_listener_that_holds_a_run_others_died_of_gets_more_when_it_has_recorded_a_step(world: World):
@@ -225,7 +237,7 @@ async def test_a_failure_for_good_ends_the_run(world: World):
     assert (info.state, str(info.error)) == ("failed", "ValueError: bad rows")
 
 
-async def test_what_is_released_goes_to_the_next_and_counts_nothing(world: World):
+async def test_a_released_delivery_goes_to_the_next_listener_and_does_not_count(world: World):
     await world.send("pipeline")
     for number in (1, 2, 3, 4):
         delivery = await world.take("pipeline")
@@ -234,7 +246,7 @@ async def test_what_is_released_goes_to_the_next_and_counts_nothing(world: World
 
 
 @pytest.mark.parametrize("state", ["pending", "held", "parked"])
-async def test_a_cancel_takes_effect_at_once_whoever_has_the_run(world: World, state: str):
+async def test_a_cancel_takes_effect_at_once_in_every_state(world: World, state: str):
     run = await world.send("pipeline")
     client = world.served.app.platform.tenants.list_open()[0].client
     delivery = None if state == "pending" else await world.take("pipeline")
@@ -243,13 +255,13 @@ async def test_a_cancel_takes_effect_at_once_whoever_has_the_run(world: World, s
     assert await client.cancel(run) is True
     assert (await client.get(run)).state == "cancelled"
     if delivery is not None:
-        told = await world.on(delivery, "steps", {"name": "late", "output": 1}, status=409)
-        assert told["reason"] == "cancelled"
+        problem = await world.on(delivery, "steps", {"name": "late", "output": 1}, status=409)
+        assert problem["reason"] == "cancelled"
     assert await client.approvals(run) == []
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_a_deadline_ends_the_run_whoever_has_it(world: World, held: bool):
+async def test_a_deadline_ends_a_run_whether_it_is_held_or_not(world: World, held: bool):
     await world.http.put("/v1/addresses/pipeline", json={"deadline": 100, "lease": 1000})
     run = await world.send("pipeline")
     own = await world.send("pipeline", deadline=50)
@@ -274,10 +286,10 @@ async def test_a_run_waits_for_a_person_without_a_listener(world: World):
     assert (await world.on(first, "ask", question, status=202))["parked"] is True
     assert (await world.on(first, "ask", question, status=409))["reason"] == "parked"
     client = world.served.app.platform.tenants.list_open()[0].client
-    [asked] = await client.approvals(run)
-    assert (asked.question, asked.assignee) == ("Delete all of it?", "alice")
+    [approval] = await client.approvals(run)
+    assert (approval.question, approval.assignee) == ("Delete all of it?", "alice")
     assert (await client.get(run)).waits_for == "answer: Delete all of it?"
-    await client.approve(asked.id, by="alice", reason="fine")
+    await client.approve(approval.id, by="alice", reason="fine")
     second = await world.take("pipeline")
     assert [step["name"] for step in second["steps"]] == ["plan"]
     assert second["in_flight"] == []
@@ -291,7 +303,7 @@ async def test_a_run_waits_for_a_person_without_a_listener(world: World):
     await world.on(second, "complete")
 
 
-async def test_nobody_answers_in_time(world: World):
+async def test_an_approval_without_an_answer_in_time_is_null(world: World):
     run = await world.send("pipeline")
     delivery = await world.take("pipeline")
     question = {"name": "ok", "question": "Go on?", "timeout": 60}
@@ -329,7 +341,7 @@ async def test_a_run_waits_for_a_signal_or_for_a_time(world: World):
 
 
 @pytest.mark.parametrize("how", ["paused", "disabled"])
-async def test_what_is_stopped_is_taken_back_with_its_steps_and_goes_on_later(world: World, how: str):
+async def test_a_stopped_delivery_is_revoked_with_its_steps_and_continues_later(world: World, how: str):
     run = await world.send("pipeline")
     client = world.served.app.platform.tenants.list_open()[0].client
     delivery = await world.take("pipeline")
@@ -350,12 +362,12 @@ async def test_steps_side_by_side_are_all_recorded_also_through_several_servers(
         for number in range(20):
             tasks.create_task(world.on(delivery, "steps", {"name": f"s{number}", "output": number}))
             if number % 5 == 4:  # as if the next ones went through another server
-                world.served.app.platform.delivery_cache.remove("default", delivery["id"])
+                world.served.app.platform.delivery_cache.pop(("default", delivery["id"]), None)
     steps = (await world.get(f"/v1/deliveries/{delivery['id']}"))["steps"]
     assert sorted((step["name"], step["output"]) for step in steps) == sorted((f"s{n}", n) for n in range(20))
 
 
-async def test_usage_that_a_step_tells_of_is_counted(world: World):
+async def test_usage_that_a_step_reports_is_counted(world: World):
     run = await world.send("pipeline")
     delivery = await world.take("pipeline")
     usage = {"input_tokens": 100, "output_tokens": 10, "usd": 0.25, "model": "acme:large"}
@@ -363,7 +375,7 @@ async def test_usage_that_a_step_tells_of_is_counted(world: World):
         await world.on(delivery, "steps", {"name": "think", "output": 1, "usage": usage})
     tenant = world.served.app.platform.tenants.list_open()[0]
     assert (await tenant.client.usage(run)).cost == pytest.approx(0.25)
-    [day] = await (await tenant.store()).daily_usage.get("1970-01-01", "1970-12-31")
+    [day] = await tenant.store.daily_usage.get("1970-01-01", "1970-12-31")
     assert (day.workflow, day.model, day.used.tokens) == ("pipeline", "acme:large", 110)
 
 
@@ -377,7 +389,7 @@ async def test_sending_again_is_the_same_run(world: World):
     assert (other.status_code, other.json()["type"]) == (409, "run-conflict")
 
 
-async def test_one_submission_wakes_one_of_many_who_wait(world: World):
+async def test_one_submission_wakes_one_of_many_listeners(world: World):
     waiting = [asyncio.create_task(world.take("pipeline", name=f"box-{n}")) for n in range(20)]
     await asyncio.sleep(0.05)
     runs = {await world.send("pipeline", n) for n in range(20)}
@@ -386,7 +398,7 @@ async def test_one_submission_wakes_one_of_many_who_wait(world: World):
     assert all(delivery["number"] == 1 for delivery in got)
 
 
-async def test_whoever_goes_away_while_waiting_leaves_nothing_behind(world: World):
+async def test_a_listener_that_disconnects_while_it_waits_leaves_no_worker(world: World):
     waiting = asyncio.create_task(world.take("pipeline"))
     await asyncio.sleep(0.05)
     waiting.cancel()
@@ -396,7 +408,7 @@ async def test_whoever_goes_away_while_waiting_leaves_nothing_behind(world: Worl
     assert (delivery["number"], delivery["failure_count"]) in ((1, 0), (2, 0))
 
 
-async def test_what_is_sent_again_is_answered_with_its_run_also_when_that_has_failed(world: World):
+async def test_a_repeated_send_finds_its_run_even_if_that_has_failed(world: World):
     path, name = "/v1/addresses/frail/send", {"Idempotency-Key": "once"}
     sent = (await world.http.post(path, json={"payload": 1}, headers=name)).json()
     failure = {"error": {"type": "Error", "message": "no"}, "retry": False}
@@ -429,7 +441,7 @@ async def test_work_sent_again_with_a_dedup_key_is_not_doubled(world: World, deb
 
 
 @pytest.mark.parametrize("named", [5, ["x"], "http://[no"])
-async def test_a_form_that_names_no_schema_language_is_refused_in_words(world: World, named: Any):
+async def test_a_form_with_an_unknown_schema_dialect_is_refused(world: World, named: Any):
     await world.send("asking")
     body = {"name": "sure", "question": "Sure?", "form": {"$schema": named, "type": "string"}}
     refused = await world.on(await world.take("asking"), "ask", body, status=422)
@@ -439,11 +451,12 @@ async def test_a_form_that_names_no_schema_language_is_refused_in_words(world: W
 async def test_a_server_does_not_remember_every_listener_that_was_ever_there(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(listener_registry, "MAX_CACHED_LISTENERS", 2)
+    listeners = world.served.app.platform.tenants.list_open()[0].listeners
+    monkeypatch.setattr(listeners._renewed_at, "_max_size", 2)
     for number in range(5):
         await world.send("quick", number)
         await world.on(await world.take("quick"), "complete")
-    assert len(world.served.app.platform.listeners._renewed_at) == 2
+    assert len(listeners._renewed_at) == 2
 
 
 async def taken_delivery(served: AsgiServer) -> str:
@@ -469,7 +482,7 @@ async def test_a_form_with_a_pattern_that_cannot_be_matched_in_linear_time_is_re
         assert (await caller.post(approve, json={"value": {"code": "aaa"}})).status_code == 200
 
 
-async def test_a_form_is_not_looked_at_for_who_holds_no_delivery(monkeypatch: pytest.MonkeyPatch):
+async def test_a_form_is_not_checked_for_a_caller_without_a_delivery(monkeypatch: pytest.MonkeyPatch):
     looked: list[Any] = []
     monkeypatch.setattr("holdfast.server.endpoints.deliveries.check_schema", lambda *given: looked.append(given))
     async with running_server() as served:
@@ -510,8 +523,7 @@ async def test_a_listener_is_not_declared_dead_for_time_in_which_the_database_wa
     """Nobody's heartbeats were written down meanwhile; leases count anew when the server reaches it again."""
     platform = world.served.app.platform
     tenant = await platform.tenants.get_tenant("default")
-    store = await tenant.store()
-    contact = platform.listeners.get_contact(tenant, store)
+    store, lease_tracker = tenant.store, tenant.listeners.lease_tracker
     await world.send("pipeline")
     delivery = await world.take("pipeline")
 
@@ -523,7 +535,7 @@ async def test_a_listener_is_not_declared_dead_for_time_in_which_the_database_wa
         world.clock.now += 20  # so that a heartbeat is worth a write
         answer = await world.http.post(f"/v1/deliveries/{delivery['id']}/heartbeat", json={})
         assert answer.status_code == 503
-        window = contact.get_window()
+        window = lease_tracker.get_window()
         assert window.since == window.until == world.clock.now
 
         outage.setattr(store.workers, "reap_dead", away)

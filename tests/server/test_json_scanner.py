@@ -66,7 +66,7 @@ def test_limits_hold_to_the_level_and_the_container_wherever_the_pieces_end(valu
 
 
 @pytest.mark.parametrize("data", [b"[1e400]", b'{"a": -1E+309}', b"[" + b"9" * 400 + b".5]", b"1e999", b"[1, NaN]"])
-def test_a_number_that_no_float_can_hold_is_refused_wherever_the_pieces_end(data: bytes):
+def test_a_number_too_large_for_a_float_is_refused_wherever_the_pieces_end(data: bytes):
     for cut in range(len(data) + 1):
         with pytest.raises(JsonLimitExceeded) as refused:
             feed(data, [cut])
@@ -79,7 +79,7 @@ def test_numbers_that_fit_and_texts_that_look_like_numbers_are_taken(data: bytes
         feed(data, [cut])
 
 
-def test_a_number_without_an_end_is_refused_before_it_has_all_come():
+def test_a_number_without_an_end_is_refused_before_all_of_it_arrives():
     scanner = JsonScanner()
     with pytest.raises(JsonLimitExceeded):
         for _ in range(10):

@@ -47,8 +47,8 @@ class World:
         assert (await self.http.put(f"/v1/addresses/{name}", json=settings)).status_code == 200
 
     async def history(self, run: str) -> list[tuple[str, list[str]]]:
-        told = (await self.http.get(f"/v1/runs/{run}/deliveries")).json()
-        return [(one["state"], one["steps"]) for one in told["items"]]
+        deliveries = (await self.http.get(f"/v1/runs/{run}/deliveries")).json()
+        return [(one["state"], one["steps"]) for one in deliveries["items"]]
 
     @asynccontextmanager
     async def serving(self, address: str, handler: Callable[[Delivery], Awaitable[Any]], **more: Any):
@@ -110,7 +110,7 @@ async def test_the_loop_takes_records_and_completes():
         assert await here.history(first) == [("completed", ["extract", "report"])]
 
 
-async def test_a_failed_delivery_comes_again_and_does_not_repeat_what_is_recorded():
+async def test_a_failed_delivery_is_repeated_without_its_recorded_steps():
     calls: list[str] = []
 
     async def handler(delivery: Delivery) -> Any:
@@ -213,7 +213,7 @@ async def test_a_recorded_step_that_can_no_longer_be_decoded_fails_the_run_whate
         (HttpListener, "_run_heartbeats"),
     ],
 )
-async def test_a_defect_that_shows_once_stops_nobody_who_listens(
+async def test_an_unexpected_error_does_not_stop_a_listener(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: type[Any], name: str
 ):
     """Whatever works in the background begins again after an exception that nobody has thought of."""
@@ -260,7 +260,7 @@ async def test_a_handler_that_cancels_its_own_task_has_failed():
             assert (await here.client.get(waits)).state == "dead"
 
 
-async def test_a_cancelled_run_stops_the_body_and_its_step_and_the_loop_goes_on():
+async def test_a_cancelled_run_stops_the_body_and_its_step_and_the_listener_continues():
     stopped: list[str] = []
     begun = asyncio.Event()
 
@@ -305,7 +305,7 @@ async def test_a_cancelled_run_stops_the_body_and_its_step_and_the_loop_goes_on(
         assert task.cancelling() == 0
 
 
-async def test_a_paused_run_is_left_and_comes_back():
+async def test_a_paused_run_is_left_and_delivered_again():
     async with world() as here:
         await here.address("pausing", lease=1)
         run = await here.send("pausing")
@@ -348,9 +348,9 @@ async def test_a_run_waits_for_people_signals_and_time_without_a_process():
             return None
 
         async with here.serving("waiting", handler):
-            [asked] = await poll(lambda: here.client.approvals(run))
-            assert (asked.question, asked.assignee) == ("Load them?", "kim")
-            await here.client.approve(asked.id, by="kim")
+            [approval] = await poll(lambda: here.client.approvals(run))
+            assert (approval.question, approval.assignee) == ("Load them?", "kim")
+            await here.client.approve(approval.id, by="kim")
             [form] = await poll(lambda: here.client.approvals(run))
             await here.client.approve(form.id, {"amount": 7}, by="kim")
             await here.client.signal(run, "go", ("a", 1))
@@ -423,7 +423,7 @@ async def test_steps_side_by_side_and_deliveries_side_by_side():
         assert most == 6
 
 
-async def test_a_body_that_says_nothing_of_its_run_is_told_so():
+async def test_a_body_that_does_not_end_its_delivery_is_an_error():
     async with world() as here:
         run = await here.send("silent")
         with pytest.raises(UsageError, match="has ended without saying what became of it"):
@@ -439,7 +439,7 @@ async def test_a_body_that_says_nothing_of_its_run_is_told_so():
         assert [state for state, _ in await here.history(run)] == ["returned"]
 
 
-async def test_whoever_is_cancelled_gives_back_what_it_holds():
+async def test_a_cancelled_listener_releases_what_it_holds():
     async with world() as here:
         run = await here.send("ending")
         began = asyncio.Event()
@@ -473,7 +473,7 @@ async def test_a_store_hands_out_no_deliveries():
         Client("memory://").listen("nowhere")
 
 
-async def test_whoever_waits_for_a_delivery_is_told_when_the_client_is_closed():
+async def test_a_wait_for_a_delivery_fails_when_the_client_is_closed():
     async with world() as here:
         waiting = asyncio.create_task(anext(here.client.listen("closed")))
         while not (await here.http.get("/v1/workers")).json()["items"]:  # noqa: ASYNC110 - it is elsewhere
@@ -497,8 +497,8 @@ async def test_what_a_task_group_of_the_body_raises_when_the_run_is_parked_or_lo
             return [answer.result(), model.result().amount]
 
         async with here.serving("groups", handler):
-            [asked] = await poll(lambda: here.client.approvals(run))
-            await here.client.approve(asked.id)
+            [approval] = await poll(lambda: here.client.approvals(run))
+            await here.client.approve(approval.id)
             done = await here.client.wait(run, 20)
         assert done[0] is True
         assert done[1] in (1, 2)  # recorded before the run was parked, or by the second delivery

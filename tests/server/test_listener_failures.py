@@ -64,16 +64,16 @@ async def test_a_server_that_is_away_for_a_while_costs_no_delivery_and_doubles_n
     assert numbers.total() == 8  # what was on its way when the server stopped was given back, and counted nothing
 
 
-async def test_answers_of_503_are_got_over():
+async def test_503_responses_are_retried():
     """Two of three requests of every kind are refused."""
     app = create_app("memory://")
-    asked: Counter[str] = Counter()
+    request_counts: Counter[str] = Counter()
 
     async def unreliable(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             kind = scope["path"].rpartition("/")[2]
-            asked[kind] += 1
-            if asked[kind] % 3 != 0:
+            request_counts[kind] += 1
+            if request_counts[kind] % 3 != 0:
                 start = {"type": "http.response.start", "status": 503, "headers": [(b"retry-after", b"0")]}
                 await send(start)
                 await send({"type": "http.response.body", "body": b""})
@@ -101,8 +101,8 @@ async def test_answers_of_503_are_got_over():
     server.should_exit = True
     await task
     assert calls == dict.fromkeys(range(3), 1)
-    assert asked["listen"] >= 3
-    assert asked["steps"] >= 9
+    assert request_counts["listen"] >= 3
+    assert request_counts["steps"] >= 9
 
 
 async def test_a_function_that_blocks_longer_than_the_lease_loses_nothing_without_a_loop():
@@ -131,16 +131,16 @@ async def test_a_function_that_blocks_longer_than_the_lease_loses_nothing_withou
 
         listening = asyncio.create_task(asyncio.to_thread(listen))
         assert await client.wait(first) == 1
-        while not (asked := await client.approvals(second)):  # noqa: ASYNC110 - it is elsewhere
+        while not (approvals := await client.approvals(second)):  # noqa: ASYNC110 - it is elsewhere
             await asyncio.sleep(0.02)
-        await client.approve(asked[0].id)
+        await client.approve(approvals[0].id)
         assert await client.wait(second) == 2
         assert await listening == [(1, "rested", None), (2, "rested", None)]
         assert len(threads) == 1
         assert threads.isdisjoint({"holdfast-listener", "MainThread"})
 
 
-async def test_what_blocks_is_told_afterwards_that_its_run_is_lost(caplog: pytest.LogCaptureFixture):
+async def test_blocking_code_learns_afterwards_that_its_run_is_lost(caplog: pytest.LogCaptureFixture):
     async with asyncio.timeout(60), running_live_server() as server, Client(server.address) as client:
         run = (await client.send("lost", "first")).run_id
         begun, cancelled = threading.Event(), threading.Event()
@@ -175,7 +175,7 @@ async def client_put(address: str, name: str, **settings: Any) -> None:
         assert (await http.put(f"/v1/addresses/{name}", json=settings)).status_code == 200
 
 
-async def test_a_dead_listeners_work_goes_to_the_other_which_goes_on_at_its_step(monkeypatch: pytest.MonkeyPatch):
+async def test_a_dead_listeners_work_goes_to_another_which_continues_at_its_step(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(listener_registry, "RECONNECT_GRACE_S", 0.1)
     async with asyncio.timeout(60), running_live_server() as server, Client(server.address) as client:
         calls: list[str] = []
@@ -221,7 +221,7 @@ async def die(client: Client) -> None:
         await listener.stop_heartbeats()
 
 
-async def test_whoever_is_cancelled_from_outside_when_its_run_is_lost_is_cancelled():
+async def test_a_listener_cancelled_from_outside_when_its_run_is_lost_stays_cancelled():
     async with asyncio.timeout(60), running_live_server() as server, Client(server.address) as client:
         run = (await client.send("both")).run_id
         held = asyncio.Event()

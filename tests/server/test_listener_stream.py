@@ -30,7 +30,7 @@ async def send(server: LiveServer, payload: Any) -> str:
     return (await post(server, "/v1/addresses/stream/send", {"payload": payload}, status=201))["id"]
 
 
-async def test_deliveries_come_as_many_as_the_listener_can_hold():
+async def test_a_listener_gets_as_many_deliveries_as_it_can_hold():
     async with running_live_server() as server:
         for number in range(4):
             await send(server, number)
@@ -61,7 +61,7 @@ async def test_a_connection_that_breaks_frees_the_delivery_after_a_moment(monkey
         assert (first["run_id"], second["run_id"], second["number"]) == (run, run, 2)
 
 
-async def test_whoever_comes_back_in_time_keeps_what_it_holds():
+async def test_a_listener_that_reconnects_in_time_keeps_what_it_holds():
     async with running_live_server() as server:
         await send(server, 1)
         async with server.stream("/v1/addresses/stream/listen") as events:
@@ -84,14 +84,14 @@ async def test_a_listener_that_leaves_with_nothing_is_gone_at_once():
     async with running_live_server() as server:
         async with server.stream("/v1/addresses/stream/listen", name="box") as events:
             await anext(events)
-            store = await (await server.app.platform.tenants.get_tenant("default")).store()
+            store = (await server.app.platform.tenants.get_tenant("default")).store
             assert [worker.name for worker in await store.list_workers()] == ["box"]
         async with asyncio.timeout(5):
             while await store.list_workers():
                 await store.wait_for_change(0.1)
 
 
-async def test_a_listener_that_leaves_gives_back_what_it_does_not_name_and_is_gone():
+async def test_a_listener_that_leaves_releases_deliveries_that_it_does_not_name():
     async with running_live_server() as server:
         for number in range(2):
             await send(server, number)
@@ -114,21 +114,21 @@ async def test_a_listener_that_leaves_gives_back_what_it_does_not_name_and_is_go
         assert (again["run_id"], again["failure_count"]) == (first["run_id"], 0)
 
 
-async def test_what_the_listener_holds_without_knowing_it_reaches_it_all_the_same():
+async def test_a_delivery_that_a_listener_does_not_know_about_is_sent_again():
     """An older stream of the same process, which nobody reads any more, may have been handed it."""
     async with running_live_server() as server:
         async with httpx2.AsyncClient(base_url=server.address) as client:
             await client.put("/v1/addresses/stream", json={"lease": 1})
         async with asyncio.timeout(10), server.stream("/v1/addresses/stream/listen") as events:
             await anext(events)
-            store = await (await server.app.platform.tenants.get_tenant("default")).store()
+            store = (await server.app.platform.tenants.get_tenant("default")).store
             [worker] = await store.list_workers()
             new = NewRun("lost", "stream", b'{"payload":1}', b"d", b"s", store.now(), is_delivery=True)
             await store.commit([StartRun(new, claim_as=worker.id)])  # behind the back of this stream
             assert (await anext(events))[1]["run_id"] == "lost"
 
 
-async def test_a_broken_stream_does_not_take_the_one_with_it_that_came_in_its_place():
+async def test_a_broken_stream_does_not_end_the_one_that_replaced_it():
     async with running_live_server() as server, asyncio.timeout(20):
         async with server.stream("/v1/addresses/stream/listen") as old:
             name = (await anext(old))[1]["listener_id"]
@@ -142,19 +142,19 @@ async def test_a_broken_stream_does_not_take_the_one_with_it_that_came_in_its_pl
         await second.__aexit__(None, None, None)
 
 
-async def test_a_listener_that_was_taken_for_dead_is_sent_away_to_come_back_as_a_new_one():
+async def test_the_stream_of_a_listener_declared_dead_ends_and_it_reconnects_as_a_new_one():
     async with running_live_server() as server, asyncio.timeout(20):
         async with httpx2.AsyncClient(base_url=server.address) as client:
             await client.put("/v1/addresses/stream", json={"lease": 1})
         async with server.stream("/v1/addresses/stream/listen") as events:
             await anext(events)
-            store = await (await server.app.platform.tenants.get_tenant("default")).store()
+            store = (await server.app.platform.tenants.get_tenant("default")).store
             [worker] = await store.list_workers()
             await store.workers.retire(worker.id)
             assert await anext(events, None) is None
 
 
-async def test_an_older_stream_of_a_listener_that_ends_takes_nothing_from_the_one_that_it_is_back_with():
+async def test_the_end_of_an_older_stream_takes_nothing_from_the_new_one():
     async with running_live_server() as server, AsyncExitStack() as back:
         await send(server, 1)
         path = "/v1/addresses/stream/listen"
@@ -187,7 +187,7 @@ def after_look(monkeypatch: pytest.MonkeyPatch, number: int, happens: Callable[[
     monkeypatch.setattr(ListenerSession, "list_claimed", slow_look)
 
 
-async def test_what_is_completed_while_the_server_looks_is_not_handed_over_again(monkeypatch: pytest.MonkeyPatch):
+async def test_a_delivery_completed_during_the_search_is_not_handed_out_again(monkeypatch: pytest.MonkeyPatch):
     async with running_live_server() as server, asyncio.timeout(20):
         await send(server, 1)
         path = "/v1/addresses/stream/listen"
@@ -205,7 +205,7 @@ async def test_what_is_completed_while_the_server_looks_is_not_handed_over_again
 
 
 @pytest.mark.parametrize("end", ["complete", "release"])
-async def test_what_is_over_before_it_can_be_handed_over_again_is_not(monkeypatch: pytest.MonkeyPatch, end: str):
+async def test_a_delivery_that_ended_meanwhile_is_not_repeated(monkeypatch: pytest.MonkeyPatch, end: str):
     async with running_live_server() as server, asyncio.timeout(20):
         await send(server, 1)
         lost = await post(server, "/v1/addresses/stream/claim?wait=5", {})
@@ -218,5 +218,6 @@ async def test_what_is_over_before_it_can_be_handed_over_again_is_not(monkeypatc
 async def streams_are(server: LiveServer, number: int) -> None:
     """Waits until the server has so many streams of listeners."""
     async with asyncio.timeout(10):
-        while server.app.platform.listeners._stream_counts.total() != number:  # noqa: ASYNC110 - nobody is told of it
+        listeners = server.app.platform.tenants.list_open()[0].listeners
+        while listeners._stream_counts.total() != number:  # noqa: ASYNC110 - nobody is told of it
             await asyncio.sleep(0.01)

@@ -15,44 +15,46 @@ from holdfast.server.http.openapi import build_document
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
+def document() -> dict[str, Any]:
     return build_document(ENDPOINTS, version="1.0")
 
 
-def operations(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for path in told["paths"].values():
+def operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path in document["paths"].values():
         yield from path.values()
 
 
-def test_the_document_is_valid(told: dict[str, Any]):
-    validate(told)
+def test_the_document_is_valid(document: dict[str, Any]):
+    validate(document)
 
 
-def test_every_endpoint_is_in_it_under_an_id_of_its_own_with_words_and_a_scope(told: dict[str, Any]):
-    ids = Counter(one["operationId"] for one in operations(told))
+def test_every_endpoint_is_in_the_document_with_its_own_id_a_description_and_a_scope(document: dict[str, Any]):
+    ids = Counter(one["operationId"] for one in operations(document))
     assert ids == Counter(one.name for one in ENDPOINTS)
     assert max(ids.values()) == 1
-    groups = {tag["name"]: tag["description"] for tag in told["tags"]}
-    for one in operations(told):
+    groups = {tag["name"]: tag["description"] for tag in document["tags"]}
+    for one in operations(document):
         assert one["summary"], one["operationId"]
         assert groups[one["tags"][0]], one["operationId"]
         assert ("x-scope" in one) != (one.get("security") == []), one["operationId"]
         assert "default" in one["responses"]
 
 
-def test_what_is_referred_to_is_there_and_has_a_plain_name(told: dict[str, Any]):
-    names = told["components"]["schemas"]
+def test_every_reference_resolves_and_has_a_readable_name(document: dict[str, Any]):
+    names = document["components"]["schemas"]
     assert [name for name in names if not re.fullmatch(r"[A-Z][A-Za-z]+", name)] == []
     run = names["RunInfo"]["properties"]
     assert run["stall_advice"]["description"].startswith("Why it does not go on")
 
 
-def test_requests_need_name_only_what_is_required_also_for_programs_that_take_a_default_for_always_there(
-    told: dict[str, Any],
+def test_optional_fields_of_bodies_have_no_default_in_the_schema(
+    document: dict[str, Any],
 ):
-    schemas = told["components"]["schemas"]
+    schemas = document["components"]["schemas"]
     bodies = [
-        one["requestBody"]["content"]["application/json"]["schema"] for one in operations(told) if "requestBody" in one
+        one["requestBody"]["content"]["application/json"]["schema"]
+        for one in operations(document)
+        if "requestBody" in one
     ]
     waiting, seen = [body["$ref"].rpartition("/")[2] for body in bodies], set[str]()
     while waiting:
@@ -69,10 +71,10 @@ def test_requests_need_name_only_what_is_required_also_for_programs_that_take_a_
     assert "Default: 1." in schemas["StepBody"]["properties"]["attempts"]["description"]
 
 
-def test_it_says_where_the_server_is_and_which_headers_answers_have(told: dict[str, Any]):
-    assert told["servers"][0]["url"] == "/"
-    start = told["paths"]["/v1/runs"]["post"]["responses"]
+def test_it_says_where_the_server_is_and_which_headers_answers_have(document: dict[str, Any]):
+    assert document["servers"][0]["url"] == "/"
+    start = document["paths"]["/v1/runs"]["post"]["responses"]
     assert set(start["201"]["headers"]) == {"X-Request-Id", "RateLimit-Policy", "RateLimit", "Location"}
     assert "Location" not in start["200"]["headers"]
-    assert "Retry-After" in told["components"]["responses"]["Problem429"]["headers"]
-    assert "request_id" in told["components"]["schemas"]["Problem"]["properties"]
+    assert "Retry-After" in document["components"]["responses"]["Problem429"]["headers"]
+    assert "request_id" in document["components"]["schemas"]["Problem"]["properties"]

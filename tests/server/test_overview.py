@@ -34,15 +34,15 @@ async def overviewed(name: str) -> str:
 
 async def start(served: AsgiServer, name: str, wait: str) -> None:
     caller = served.caller()
-    told = (await caller.post("/v1/runs", json={"workflow": "overviewed", "id": name, "args": [name]})).json()
+    run = (await caller.post("/v1/runs", json={"workflow": "overviewed", "id": name, "args": [name]})).json()
     for _ in range(500):
-        if (await caller.get(f"/v1/runs/{told['id']}")).json()["state"] == wait:
+        if (await caller.get(f"/v1/runs/{run['id']}")).json()["state"] == wait:
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"{name} is not {wait}")
 
 
-async def test_it_tells_how_many_runs_there_are_in_each_state_and_when_it_stops_counting(
+async def test_the_overview_counts_runs_by_state_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(overview_feed, "MAX_COUNTED_RUNS", 2)
@@ -52,11 +52,11 @@ async def test_it_tells_how_many_runs_there_are_in_each_state_and_when_it_stops_
             await start(served, name, state)
         await start(served, "patient", "waiting")
         caller = served.caller()
-        told = (await caller.get("/v1/overview")).json()
-        assert told["runs"]["completed"] == {"count": 2, "has_more": True}
-        assert told["runs"]["failed"] == {"count": 1, "has_more": False}
-        assert told["runs"]["waiting"] == {"count": 1, "has_more": False}
-        assert (told["workers"], told["approvals"], told["dead"], told["disabled"]) == (1, 0, 0, [])
+        overview = (await caller.get("/v1/overview")).json()
+        assert overview["runs"]["completed"] == {"count": 2, "has_more": True}
+        assert overview["runs"]["failed"] == {"count": 1, "has_more": False}
+        assert overview["runs"]["waiting"] == {"count": 1, "has_more": False}
+        assert (overview["workers"], overview["approvals"], overview["dead"], overview["disabled"]) == (1, 0, 0, [])
         agent = (await caller.get("/v1/agents/overviewed")).json()
         assert (agent["run_counts"]["completed"], agent["capped_states"], agent["parameters"]) == (
             2,
@@ -67,7 +67,7 @@ async def test_it_tells_how_many_runs_there_are_in_each_state_and_when_it_stops_
         assert (await caller.get("/v1/overview")).json()["disabled"] == ["overviewed"]
 
 
-async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeypatch: pytest.MonkeyPatch):
+async def test_many_readers_share_one_read_of_the_overview(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(overview_feed, "MIN_INTERVAL_S", 0.5)
     monkeypatch.setattr(overview_feed, "POLL_INTERVAL_S", 60.0)
     counted: list[int | None] = []
@@ -84,16 +84,16 @@ async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeyp
         assert {name for name, _ in first} == {"changed"}
         assert len(counted) == 1
         tenant = await server.app.platform.tenants.get_tenant("default")
-        await (await tenant.store()).disabled_workflows.disable(
+        await tenant.store.disabled_workflows.disable(
             "something"
         )  # as a request would: that is not told by the store itself
-        server.app.platform.overview_feeds.notify(tenant)
-        told = [await anext(stream) for stream in streams]
-        assert all(overview["disabled"] == ["something"] for _, overview in told)
+        tenant.overview_feed.notify()
+        updates = [await anext(stream) for stream in streams]
+        assert all(overview["disabled"] == ["something"] for _, overview in updates)
         assert len(counted) == 2
 
 
-async def test_what_is_asked_for_over_http_is_told_to_whoever_follows():
+async def test_a_change_over_http_reaches_the_followers_of_the_overview():
     async with running_live_server() as server, server.stream("/v1/changes") as stream:
         assert (await anext(stream))[1]["disabled"] == []
         async with httpx2.AsyncClient(base_url=server.address) as http:
@@ -101,19 +101,20 @@ async def test_what_is_asked_for_over_http_is_told_to_whoever_follows():
         assert (await anext(stream))[1]["disabled"] == ["something"]
 
 
-async def test_nobody_looks_any_more_when_the_last_reader_is_gone():
+async def test_the_overview_is_no_longer_read_after_the_last_follower_leaves():
     async with running_live_server() as server:
         async with server.stream("/v1/changes") as stream:
             await anext(stream)
-            assert len(server.app.platform.overview_feeds._feeds) == 1
+            feed = server.app.platform.tenants.list_open()[0].overview_feed
+            assert feed._reader is not None
         for _ in range(500):
-            if not server.app.platform.overview_feeds._feeds:
+            if feed._reader is None:
                 return
             await asyncio.sleep(0.01)
         raise AssertionError("somebody still looks")
 
 
-async def test_a_list_tells_how_far_back_it_has_looked(monkeypatch: pytest.MonkeyPatch):
+async def test_a_list_says_how_far_back_it_has_searched(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(runs, "MAX_RUNS_SCANNED", 2)
     async with running_server() as served, running_worker(served):
         await start(served, "bad", "failed")
@@ -123,8 +124,8 @@ async def test_a_list_tells_how_far_back_it_has_looked(monkeypatch: pytest.Monke
         pages: list[dict[str, Any]] = []
         cursor: dict[str, str] = {}
         while not pages or pages[-1]["next"] is not None:
-            asked = {"text": "no such name", "workflow": "overviewed", **cursor}
-            pages.append((await caller.get("/v1/runs", params=asked)).json())
+            query = {"text": "no such name", "workflow": "overviewed", **cursor}
+            pages.append((await caller.get("/v1/runs", params=query)).json())
             cursor = {"cursor": pages[-1]["next"]}
         found = [[one["id"] for one in page["items"]] for page in pages]
         assert found == [[], [], ["bad"]]
@@ -133,32 +134,32 @@ async def test_a_list_tells_how_far_back_it_has_looked(monkeypatch: pytest.Monke
         assert pages[-1]["searched_until"] is None
 
 
-async def test_runs_of_days_that_are_over_are_counted_once_an_hour(monkeypatch: pytest.MonkeyPatch):
+async def test_runs_of_past_days_are_counted_once_an_hour(monkeypatch: pytest.MonkeyPatch):
     clock = Clock(1_800_000_000.0)
-    asked: list[tuple[str, str]] = []
+    counted: list[tuple[str, str]] = []
     runs_by_day = MemoryDailyUsage.get_run_counts
 
     async def counting(self: MemoryDailyUsage, since: str, until: str, *, workflow: str | None = None) -> Any:
-        asked.append((since, until))
+        counted.append((since, until))
         return await runs_by_day(self, since, until, workflow=workflow)
 
     monkeypatch.setattr(MemoryDailyUsage, "get_run_counts", counting)
     async with running_server(settings=Settings(clock=clock)) as served:
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         await store.publish_workflows([WorkflowSpec("overviewed", ("name",))])
         await start(served, "a", "pending")
         clock.now += 86400
         await start(served, "b", "pending")
         caller, today = served.caller(), ("2027-01-16", "2027-01-16")
         for _ in range(2):
-            told = (await caller.get("/v1/usage", params={"since": "2027-01-10", "workflow": "overviewed"})).json()
-            assert [(one["day"], one["run_count"]) for one in told["daily_runs"]] == [
+            report = (await caller.get("/v1/usage", params={"since": "2027-01-10", "workflow": "overviewed"})).json()
+            assert [(one["day"], one["run_count"]) for one in report["daily_runs"]] == [
                 ("2027-01-15", 1),
                 ("2027-01-16", 1),
             ]
-        assert asked == [("2027-01-10", "2027-01-15"), today, today]
+        assert counted == [("2027-01-10", "2027-01-15"), today, today]
         clock.now += 3601
         assert (await caller.get("/v1/usage", params={"since": "2027-01-15", "until": "2027-01-15"})).json()[
             "daily_runs"
         ]
-        assert asked[3:] == [("2027-01-15", "2027-01-15")]
+        assert counted[3:] == [("2027-01-15", "2027-01-15")]

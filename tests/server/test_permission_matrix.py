@@ -255,14 +255,14 @@ async def test_exactly_the_scopes_that_are_meant_to_may_call_it(endpoint: Endpoi
 def is_refused(answer: httpx2.Response) -> bool:
     if answer.status_code != 403 or answer.json()["type"] != "not-allowed":
         return False
-    told = answer.json()
-    assert f"--scope {told['scope']}`" in told["detail"]
-    assert f"'{told['scope']}'" in told["detail"]
+    problem = answer.json()
+    assert f"--scope {problem['scope']}`" in problem["detail"]
+    assert f"'{problem['scope']}'" in problem["detail"]
     return True
 
 
 @EVERY
-async def test_nothing_of_another_namespace_is_told_or_changed(endpoint: Endpoint):
+async def test_nothing_in_another_namespace_is_visible_or_changed(endpoint: Endpoint):
     row = row_of(endpoint)
     async with furnished("acme", SECRET, SECRET) as (served, objects, _):
         before = await everything_of(served, "acme")
@@ -273,16 +273,16 @@ async def test_nothing_of_another_namespace_is_told_or_changed(endpoint: Endpoin
         if row.foreign is not None:
             assert answer.status_code == row.foreign, answer.text
         # What the caller has named itself may be said again.
-        told, said = answer.text, objects.path(endpoint) + str(row.body)
+        text, sent = answer.text, objects.path(endpoint) + str(row.body)
         for name in sorted({*chain(*objects.by_collection.values()), SECRET}, key=len, reverse=True):
-            told = told.replace(name, "") if name in said else told
-        assert "hush" not in told
+            text = text.replace(name, "") if name in sent else text
+        assert "hush" not in text
         assert await everything_of(served, "acme") == before
 
 
 async def everything_of(served: AsgiServer, namespace: str) -> dict[str, Any]:
     tenant = await served.app.platform.tenants.get_tenant(namespace)
-    store, client, home = await tenant.store(), tenant.client, await served.app.platform.tenants.get_home_store()
+    store, client, home = tenant.store, tenant.client, await served.app.platform.tenants.get_home_store()
     runs = await store.list_runs(RunFilter(), limit=100)
     return {
         "runs": runs,
@@ -298,5 +298,5 @@ async def everything_of(served: AsgiServer, namespace: str) -> dict[str, Any]:
     }
 
 
-async def test_there_is_no_row_for_what_is_not_there():
+async def test_the_matrix_has_no_row_for_an_unknown_endpoint():
     assert set(ROWS) - {name_of(endpoint) for endpoint in ENDPOINTS} == set()

@@ -49,7 +49,7 @@ class World:
 
     async def is_off(self) -> bool:
         tenant = await self.served.app.platform.tenants.get_tenant("default")
-        return "spender" in await (await tenant.store()).disabled_workflows.get_all()
+        return "spender" in await tenant.store.disabled_workflows.get_all()
 
 
 @pytest_asyncio.fixture
@@ -63,8 +63,8 @@ async def test_runs_of_a_day_are_refused_above_the_limit_until_the_next_day(worl
     await world.limit(runs_per_day=2)
     await world.send()
     await world.send()
-    told = await world.send(429)
-    assert (told["type"], told["limit"]) == ("policy-limit", "runs")
+    problem = await world.send(429)
+    assert (problem["type"], problem["limit"]) == ("policy-limit", "runs")
     seen = await world.look()
     assert (seen["run_count"], seen["breach"]["limit"], await world.is_off()) == (2, "runs", False)
     await world.look(43_199)
@@ -73,7 +73,7 @@ async def test_runs_of_a_day_are_refused_above_the_limit_until_the_next_day(worl
     await world.send()
 
 
-async def test_money_of_a_day_switches_it_off_until_the_day_is_over(world: World):
+async def test_a_daily_cost_limit_disables_an_agent_until_the_end_of_the_day(world: World):
     await world.limit(usd_per_day=1.0, on_breach="pause")
     await world.spend(0.6)
     assert (await world.look())["breach"] is None
@@ -86,7 +86,7 @@ async def test_money_of_a_day_switches_it_off_until_the_day_is_over(world: World
     await world.send()
 
 
-async def test_who_lifts_it_by_hand_has_the_last_word_for_the_day(world: World):
+async def test_enabling_by_hand_overrides_the_policy_for_the_day(world: World):
     await world.limit(usd_per_day=1.0, on_breach="pause")
     await world.spend(2)
     await world.look()
@@ -100,7 +100,7 @@ async def test_who_lifts_it_by_hand_has_the_last_word_for_the_day(world: World):
     assert await world.is_off()
 
 
-async def test_what_a_person_disables_while_a_policy_has_paused_it_stays_disabled_at_midnight(world: World):
+async def test_an_agent_disabled_by_hand_while_a_policy_paused_it_stays_disabled_at_midnight(world: World):
     await world.limit(usd_per_day=1.0, on_breach="pause")
     await world.spend(2)
     await world.look()
@@ -114,18 +114,18 @@ async def test_what_a_person_disables_while_a_policy_has_paused_it_stays_disable
     assert (disabled["by"], disabled["reason"], disabled["since"]) == ("ada", "wrong prices", paused["since"])
 
 
-async def test_a_kill_stays_until_somebody_lifts_it_and_is_in_the_audit_log(world: World):
+async def test_an_agent_stays_disabled_until_it_is_enabled_and_that_is_in_the_audit_log(world: World):
     await world.limit(usd_per_day=1.0, on_breach="disable")
     await world.spend(2)
     await world.look()
     await world.look(86_400)
     assert await world.is_off()
     tenant = await world.served.app.platform.tenants.get_tenant("default")
-    noted = [entry.event for entry in await (await tenant.store()).audit_log.list() if entry.event.key_name == "policy"]
-    assert [(one.action, one.target) for one in noted] == [("policy_disable", "spender")]
+    entries = [entry.event for entry in await tenant.store.audit_log.list() if entry.event.key_name == "policy"]
+    assert [(one.action, one.target) for one in entries] == [("policy_disable", "spender")]
 
 
-async def test_who_is_only_notified_is_not_stopped(world: World):
+async def test_a_policy_that_only_notifies_stops_nothing(world: World):
     await world.limit(runs_per_day=1, on_breach="notify")
     await world.send()
     await world.send()
@@ -162,8 +162,8 @@ async def test_a_schedule_that_is_triggered_and_a_fork_are_runs_of_the_day_as_we
     assert again.json() == first.json(), "that is no other run"
 
 
-async def test_many_runs_that_are_there_are_told_again_above_the_limit(world: World):
-    store = await (await world.served.app.platform.tenants.get_tenant("default")).store()
+async def test_existing_runs_are_found_even_above_the_limit(world: World):
+    store = (await world.served.app.platform.tenants.get_tenant("default")).store
     await store.publish_workflows(
         [WorkflowSpec("spender", ("n",)), WorkflowSpec("named", ("n",), id_template="named-{n}")]
     )
@@ -182,9 +182,9 @@ async def test_many_runs_that_are_there_are_told_again_above_the_limit(world: Wo
         assert (more.status_code, more.json()["type"]) == (429, "policy-limit")
 
 
-async def test_many_runs_are_not_one():
+async def test_a_batch_with_a_dedup_key_is_refused():
     async with running_server() as served:
-        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        store = (await served.app.platform.tenants.get_tenant("default")).store
         await store.publish_workflows([WorkflowSpec("spender", ("n",))])
         body = {"workflow": "spender", "calls": [{"args": [1]}, {"args": [2]}], "dedup": "x"}
         refused = await served.caller().post("/v1/runs/batch", json=body)

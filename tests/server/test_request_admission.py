@@ -28,7 +28,7 @@ async def status(served: AsgiServer, token: str | None = None, **more: Any) -> i
 # Keys that are not valid
 
 
-async def test_a_valid_key_is_served_also_behind_an_address_that_many_invalid_ones_came_from():
+async def test_a_valid_key_is_served_at_an_address_that_sent_many_invalid_ones():
     async with running_server(settings=Settings(clock=Clock(1000.0))) as served:
         seen = await served.key("read")
         assert await status(served, seen) == 200
@@ -43,12 +43,12 @@ async def test_a_valid_key_is_served_also_behind_an_address_that_many_invalid_on
 async def test_keys_that_are_looked_up_at_the_same_time_share_reads_of_the_store(monkeypatch: pytest.MonkeyPatch):
     async with running_server() as served:
         valid = [await served.key("read") for _ in range(3)]
-        store, asked = await served.app.platform.tenants.get_home_store(), list[Any]()
+        store, requested = await served.app.platform.tenants.get_home_store(), list[Any]()
         await status(served, valid[0])
         plain = store.documents.list
 
         async def documents(kind: str, names: Any = None, **more: Any) -> Any:
-            asked.append(names)
+            requested.append(names)
             await asyncio.sleep(0.01)
             return await plain(kind, names, **more)
 
@@ -56,10 +56,10 @@ async def test_keys_that_are_looked_up_at_the_same_time_share_reads_of_the_store
         served.app.platform.authenticator._cache.clear()
         codes = await asyncio.gather(*(status(served, token) for token in [*GUESSES, *valid]))
         assert codes[-3:] == [200] * 3
-        assert len(asked) <= 3
+        assert len(requested) <= 3
 
 
-async def test_a_store_that_fails_fails_those_who_wait_for_a_key_and_nobody_after_them(
+async def test_a_failing_store_fails_the_waiting_requests_and_no_later_ones(
     monkeypatch: pytest.MonkeyPatch,
 ):
     async with running_server() as served:
@@ -94,15 +94,15 @@ async def test_a_key_that_is_refused_again_and_again_does_not_fill_the_audit_log
         clock.now += audit_log.WINDOW_S
         await denied.put("/v1/addresses/jobs", json={})  # the next window begins
         newest = [one.event for one in await store.audit_log.list(limit=3)]
-        told = {(one.action, one.outcome, one.target, one.key_name) for one in newest}
-        assert told == {
+        entries = {(one.action, one.outcome, one.target, one.key_name) for one in newest}
+        assert entries == {
             ("set_address", "denied", "jobs", "ci"),
             ("set_address", "denied", "190 more requests, the last for jobs-199", "ci"),
             ("delete_schedule", "denied", "1 more requests, the last for nightly", "ci"),
         }
 
 
-async def test_what_was_counted_is_noted_when_the_server_stops(monkeypatch: pytest.MonkeyPatch):
+async def test_counted_denials_are_logged_when_the_server_stops(monkeypatch: pytest.MonkeyPatch):
     noted: list[AuditEvent] = []
     async with running_server() as served:
         denied = served.caller(await served.key("read"))
@@ -122,7 +122,7 @@ async def test_what_was_counted_is_noted_when_the_server_stops(monkeypatch: pyte
 # Rates, and what is open at once
 
 
-async def test_answers_tell_the_rate_and_what_is_left_of_it():
+async def test_responses_have_the_rate_limit_and_the_rest_of_it():
     clock = Clock(1000.0)
     async with running_server(settings=Settings(requests_per_s=5.0, clock=clock)) as served:
         caller = served.caller(await served.key("read"))
@@ -200,7 +200,7 @@ async def test_the_openapi_document_is_made_once_and_has_a_tag(monkeypatch: pyte
 # Ids of requests
 
 
-async def test_every_answer_has_the_id_of_its_request():
+async def test_every_response_has_the_id_of_its_request():
     async with running_server() as served:
         caller = served.caller()
         given = await caller.get("/v1/whoami", headers={"x-request-id": "trace-17"})

@@ -50,7 +50,7 @@ UNSAFE = ["POST", "PUT", "PATCH", "DELETE"]
         (["evil.example", "localhost"], False),
     ],
 )
-async def test_only_its_own_names_are_answered_so_that_no_page_can_rebind_its_own(hosts: list[str], is_ours: bool):
+async def test_only_expected_host_names_are_answered_so_that_dns_rebinding_fails(hosts: list[str], is_ours: bool):
     async with running_server() as served:
         code, headers, body = await served.raw("GET", b"/v1/whoami", [("host", host) for host in hosts])
         assert code == (200 if is_ours else 421)
@@ -59,7 +59,7 @@ async def test_only_its_own_names_are_answered_so_that_no_page_can_rebind_its_ow
             assert json.loads(body)["type"] == "unknown-host"
 
 
-async def test_further_names_can_be_given():
+async def test_more_host_names_can_be_allowed():
     async with running_server(settings=Settings(allowed_hosts=("Agents.example",))) as served:
         for host, expected in (("agents.example:443", 200), ("localhost", 421)):
             code, _, _ = await served.raw("GET", b"/v1/health", [("host", host)])
@@ -86,12 +86,12 @@ async def test_further_names_can_be_given():
         ({"origin": ""}, False),
     ],
 )
-async def test_no_page_of_another_site_changes_anything(method: str, headers: dict[str, str], is_taken: bool):
+async def test_pages_of_other_sites_change_nothing(method: str, headers: dict[str, str], is_taken: bool):
     async with running_server() as served:
         path = b"/v1/keys/" + b"0" * 12  # which takes DELETE, and is asked for in vain
-        code, told, body = await served.raw(method, path, [("host", "localhost:7100"), *headers.items()])
+        code, response_headers, body = await served.raw(method, path, [("host", "localhost:7100"), *headers.items()])
         assert code == ((404 if method == "DELETE" else 405) if is_taken else 403)
-        assert told["content-type"] == "application/problem+json"
+        assert response_headers["content-type"] == "application/problem+json"
         assert (json.loads(body)["type"] == "other-site") is not is_taken
 
 
@@ -121,7 +121,7 @@ async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not():
         assert code == 201
 
 
-async def test_json_may_be_nested_so_deep_and_no_deeper():
+async def test_the_nesting_of_json_is_limited():
     for opening, closing in ((b"[", b"]"), (b'{"a":', b"}"), (b'[{"[[[":', b"}]")):
         levels = 2 if opening.startswith(b"[{") else 1
         at_most = opening * (64 // levels) + b"1" + closing * (64 // levels)
@@ -137,8 +137,10 @@ async def test_json_may_be_nested_so_deep_and_no_deeper():
     async with running_server() as served:
         deep = b'{"payload":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         for body, expected in ((deep, "too-deep"), (b"[" * 60, "bad-input"), (b"\xff\xfe", "bad-input")):
-            code, _, told = await served.raw("POST", b"/v1/addresses/jobs/send", [("host", "localhost"), JSON], [body])
-            assert (code, json.loads(told)["type"]) == (422, expected)
+            code, _, content = await served.raw(
+                "POST", b"/v1/addresses/jobs/send", [("host", "localhost"), JSON], [body]
+            )
+            assert (code, json.loads(content)["type"]) == (422, expected)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ async def test_odd_paths_lead_nowhere(path: bytes):
         assert json.loads(body)["type"] == "no-such-path"
 
 
-async def test_a_name_may_hold_anything_and_is_one_part_of_the_path_whatever_it_holds():
+async def test_a_name_may_contain_anything_and_is_one_segment_of_the_path():
     async with running_server() as served:
         for name in ("../../etc/passwd", "a/b", "..", "%2e%2e", "ünï", "?x=1", "#"):
             path = f"/v1/addresses/{quote(name, safe='').replace('.', '%2E')}".encode()
@@ -183,7 +185,7 @@ async def test_a_name_may_hold_anything_and_is_one_part_of_the_path_whatever_it_
             assert (code, json.loads(body)["name"]) == (200, name)
 
 
-async def test_methods_that_a_path_does_not_take_are_told_and_head_has_no_body():
+async def test_a_405_lists_the_methods_of_a_path_and_head_has_no_body():
     async with running_server() as served:
         code, headers, _ = await served.raw("BREW", b"/v1/whoami")
         assert (code, headers["allow"]) == (405, "GET, HEAD")
@@ -196,7 +198,7 @@ async def test_methods_that_a_path_does_not_take_are_told_and_head_has_no_body()
         assert (code, body, headers["content-type"]) == (200, b"", "text/event-stream; charset=utf-8")
 
 
-async def test_answers_are_neither_kept_nor_embedded():
+async def test_responses_forbid_caching_and_embedding():
     async with running_server() as served:
         for path, host in ((b"/v1/whoami", "localhost"), (b"/nowhere", "localhost"), (b"/v1/whoami", "evil.example")):
             _, headers, _ = await served.raw("GET", path, [("host", host)])
@@ -267,7 +269,7 @@ async def test_a_stream_that_fails_just_ends_and_all_end_when_the_server_is_abou
         assert ("server error" in caplog.text) is isinstance(error, ZeroDivisionError)
 
 
-async def test_where_the_store_is_is_not_told():
+async def test_the_location_of_the_store_is_not_revealed():
     async with running_server() as served:
         answer = await served.caller().get("/v1/runs/nope/deliveries")
         assert (answer.status_code, answer.json()["type"]) == (404, "run-not-found")
@@ -276,7 +278,7 @@ async def test_where_the_store_is_is_not_told():
 
 
 @pytest.mark.parametrize("url", ["sqlite:////var/runs.db", "postgresql://u:p@db/x", "temporal://t:7233/acme"])
-async def test_no_kind_of_store_is_told(url: str):
+async def test_the_url_of_no_kind_of_store_is_revealed(url: str):
     problem = problem_from_error(RunNotFound(f"there is no run 'a' in {url}.", "a"))
     assert problem is not None
     assert problem.detail == "there is no run 'a' in this server's store."

@@ -45,7 +45,7 @@ class Log:
         self.commits.append([one.target for one in entries])
 
 
-async def test_who_asks_for_what_is_noted_allowed_or_denied_with_what_it_is_about():
+async def test_the_audit_log_has_allowed_and_denied_requests_with_their_targets():
     async with running_server() as served:
         admin, reader = await served.key("admin", name="boss"), await served.key("read", name="ci")
         boss, ci = served.caller(admin), served.caller(reader, remote="203.0.113.9")
@@ -57,10 +57,10 @@ async def test_who_asks_for_what_is_noted_allowed_or_denied_with_what_it_is_abou
         page = (await boss.get("/v1/audit", params={"limit": 2})).json()
         rest = (await boss.get("/v1/audit", params={"limit": 2, "cursor": page["next"]})).json()
         assert rest["next"] is None
-        told = [
+        entries = [
             (one["key_name"], one["action"], one["target"], one["outcome"]) for one in page["items"] + rest["items"]
         ]
-        assert told == [
+        assert entries == [
             ("boss", "create_api_key", "third", "allowed"),
             ("ci", "set_address", "jobs", "denied"),
             ("boss", "set_address", "jobs", "allowed"),
@@ -70,7 +70,7 @@ async def test_who_asks_for_what_is_noted_allowed_or_denied_with_what_it_is_abou
         assert made["token"] not in str(page)
 
 
-async def test_what_cannot_be_noted_is_not_carried_out(monkeypatch: pytest.MonkeyPatch):
+async def test_a_request_that_cannot_be_audited_is_not_carried_out(monkeypatch: pytest.MonkeyPatch):
     async with running_server() as served:
         store = await served.app.platform.tenants.get_home_store()
 
@@ -102,7 +102,7 @@ async def test_entries_that_come_in_together_share_a_commit():
     assert [int(target) for commit in store.commits for target in commit] == list(range(100))
 
 
-async def test_a_store_that_fails_fails_those_who_wait_and_nobody_after_them():
+async def test_a_failing_store_fails_the_waiting_entries_and_no_later_ones():
     store = Log(fails=True)
     auditor = AuditWriter(cast(Store, store))
     gone = asyncio.create_task(auditor.append(entry("gone")))
@@ -120,7 +120,7 @@ async def test_a_store_that_fails_fails_those_who_wait_and_nobody_after_them():
 # Rates
 
 
-async def test_a_key_may_ask_so_often_and_others_are_not_concerned():
+async def test_the_rate_limit_of_a_key_does_not_affect_others():
     clock = Clock(1000.0)
     async with running_server(settings=Settings(requests_per_s=2.0, clock=clock)) as served:
         busy, other = served.caller(await served.key("read")), served.caller(await served.key("read"))

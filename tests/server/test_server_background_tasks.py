@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("it is away"), OverflowError("a time that there is not")])
-async def test_a_look_that_fails_is_in_the_log_and_holds_up_neither_others_nor_the_next_one(
+async def test_a_failed_poll_is_logged_and_delays_neither_other_namespaces_nor_the_next_poll(
     error: Exception, caplog: pytest.LogCaptureFixture
 ):
     tenants, looks, both = Tenants("memory://"), Counter[str](), asyncio.Event()

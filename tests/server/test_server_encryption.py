@@ -20,7 +20,7 @@ def on_disk(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-async def test_what_is_delivered_and_what_a_server_keeps_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_deliveries_and_stored_settings_are_encrypted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(KEYS, AesEncryption.new_key())
     async with running_server(f"sqlite:///{tmp_path / 'runs.db'}") as served:
         http = served.caller(await served.key("admin", "listen:*"))
@@ -40,7 +40,7 @@ async def test_what_is_delivered_and_what_a_server_keeps_is_sealed(tmp_path: Pat
         assert WORD.encode() not in found
 
 
-async def test_a_server_without_the_key_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_server_without_the_encryption_key_admits_no_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     monkeypatch.setenv(KEYS, AesEncryption.new_key())
     async with running_server(url) as served:
@@ -56,7 +56,7 @@ async def test_a_server_without_the_key_lets_nobody_in(tmp_path: Path, monkeypat
             assert isinstance(error_from_response(500, answer.json(), "http://x", "GET /v1/whoami"), UndecryptableValue)
 
 
-async def test_a_run_that_the_server_cannot_open_is_told_of_and_the_others_are_as_ever(
+async def test_a_run_that_the_server_cannot_decrypt_is_reported_and_others_are_not_affected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     url = f"sqlite:///{tmp_path / 'runs.db'}"

@@ -8,7 +8,7 @@ from asgi_server import running_server
 pytestmark = pytest.mark.asyncio
 
 
-async def test_whoever_is_on_this_machine_needs_no_key_until_there_is_one():
+async def test_a_local_program_needs_no_key_until_there_is_one():
     async with running_server() as served:
         anybody = served.caller()
         assert (await anybody.get("/v1/health")).json()["ok"] is True

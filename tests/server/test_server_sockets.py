@@ -51,15 +51,15 @@ class Wire:
 
     async def hears(self) -> bytes:
         """All that comes until the other side hangs up."""
-        heard = b""
+        received = b""
         try:
             async with asyncio.timeout(5):
                 while part := await self.reader.read(65536):
-                    heard += part
+                    received += part
         except ConnectionError:
             pass  # it has hung up in the middle of what was sent to it
         self.writer.close()
-        return heard
+        return received
 
 
 def problem_in(heard: bytes) -> tuple[int, str]:
@@ -95,14 +95,14 @@ async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_
             )
         ]
         wires = (silent, slow_head, second_head, slow_body, unread_body)
-        heard = await asyncio.gather(*(wire.hears() for wire in wires))
+        received = await asyncio.gather(*(wire.hears() for wire in wires))
         assert time.monotonic() - began < 3
         await asyncio.gather(*talking)
-        assert heard[0] == b""
-        assert problem_in(heard[1]) == (408, "too-slow")
-        assert problem_in(heard[2]) == (408, "too-slow")
-        assert problem_in(heard[3]) == (408, "too-slow")
-        assert problem_in(heard[4]) == (404, "no-such-path")
+        assert received[0] == b""
+        assert problem_in(received[1]) == (408, "too-slow")
+        assert problem_in(received[2]) == (408, "too-slow")
+        assert problem_in(received[3]) == (408, "too-slow")
+        assert problem_in(received[4]) == (404, "no-such-path")
         assert (await httpx2.AsyncClient(base_url=server.address).get("/v1/health")).status_code == 200
 
 
@@ -115,10 +115,10 @@ async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.Monkey
         reader.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(reader, (host, int(port)))
-        asked = b"GET /v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2000
+        requests = b"GET /v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2000
 
         async def ask_for_ever() -> None:
-            await loop.sock_sendall(reader, asked)
+            await loop.sock_sendall(reader, requests)
             while True:
                 await asyncio.sleep(0.02)
                 await loop.sock_sendall(reader, b"G")
@@ -128,7 +128,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.Monkey
         reader.close()
 
 
-async def test_what_is_no_http_is_told_as_a_problem():
+async def test_an_invalid_http_request_gets_a_problem():
     async with running_live_server() as server:
         for data in (
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
@@ -146,7 +146,7 @@ async def test_what_is_no_http_is_told_as_a_problem():
 
 
 @pytest.mark.parametrize("cut", [0, 1000, 20_000])
-async def test_a_head_has_a_limit_however_it_comes_in(cut: int):
+async def test_the_size_of_a_head_is_limited_however_it_arrives(cut: int):
     async with running_live_server() as server:
         for line in (b"GET /v1/whoami?" + b"a" * 33_000, b"GET /v1/whoami HTTP/1.1\r\nX: " + b"a" * 33_000):
             wire = await Wire.to(server)
@@ -162,7 +162,7 @@ async def test_a_head_has_a_limit_however_it_comes_in(cut: int):
         assert b"200 OK" in await wire.hears()
 
 
-async def test_connections_that_say_nothing_make_room_for_those_that_do():
+async def test_idle_connections_are_closed_for_new_ones():
     async with running_live_server(max_connections=10) as server:
         idle = [await Wire.to(server) for _ in range(20)]
         half = [await Wire.to(server) for _ in range(20)]

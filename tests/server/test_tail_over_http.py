@@ -28,7 +28,7 @@ async def over_http(number: int) -> int:
     return await counted_over_http(number)
 
 
-async def test_a_tail_goes_on_over_a_restart_of_its_server(tmp_path: Path):
+async def test_a_tail_continues_after_a_restart_of_its_server(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     found: list[TailEvent] = []
     follower: Client | None = None
@@ -42,7 +42,7 @@ async def test_a_tail_goes_on_over_a_restart_of_its_server(tmp_path: Path):
 
     ends = {number: asyncio.Event() for number in (1, 2, 3)}
 
-    async def told(number: int) -> None:
+    async def wait_for_event(number: int) -> None:
         await asyncio.wait_for(ends[number].wait(), 20)
 
     async with Runtime(url):
@@ -52,12 +52,12 @@ async def test_a_tail_goes_on_over_a_restart_of_its_server(tmp_path: Path):
             following = asyncio.create_task(follow(follower))
             await asyncio.sleep(0.3)
             await over_http(1)
-            await told(1)
+            await wait_for_event(1)
         await over_http(2)  # while nobody serves
         async with running_live_server(url, port=port):
             await over_http(3)
-            await told(2)
-            await told(3)
+            await wait_for_event(2)
+            await wait_for_event(3)
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await follower.close()
@@ -67,14 +67,14 @@ async def test_a_tail_goes_on_over_a_restart_of_its_server(tmp_path: Path):
     )
 
 
-async def test_a_place_that_is_none_is_refused(tmp_path: Path):
+async def test_an_invalid_position_is_refused(tmp_path: Path):
     async with running_live_server(f"sqlite:///{tmp_path / 'runs.db'}") as server, Client(server.address) as client:
         transport = client._transport  # type: ignore[attr-defined]
         with pytest.raises(InputError):
             (await transport.request("GET", "/v1/events", query={"since": "yesterday"})).unwrap()
 
 
-async def test_a_reader_that_comes_back_with_the_id_of_the_last_event_goes_on_from_there(tmp_path: Path):
+async def test_a_reader_that_reconnects_with_the_last_event_id_continues_after_it(tmp_path: Path):
     async with (
         running_live_server(f"sqlite:///{tmp_path / 'runs.db'}") as server,
         httpx2.AsyncClient(base_url=server.address) as http,

@@ -61,7 +61,7 @@ async def ended(port: int, run: str, *states: str) -> list[Any]:
             await asyncio.sleep(0.05)
 
 
-async def test_a_server_that_is_killed_over_a_request_sends_it_again_with_what_was_recorded(tmp_path: Path):
+async def test_a_request_of_a_killed_server_is_sent_again_with_the_recorded_steps(tmp_path: Path):
     port, database = free_port(), tmp_path / "hooks.db"
     async with receiving() as receiver:
 

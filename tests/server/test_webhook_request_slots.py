@@ -45,7 +45,7 @@ class Requests:
             await asyncio.sleep(0)
 
 
-async def test_a_namespace_whose_receivers_do_not_answer_leaves_slots_for_others():
+async def test_a_namespace_with_silent_receivers_leaves_slots_for_others():
     requests = Requests(total=10, per_namespace=4)
     await requests.send("slow", 20)
     assert requests.held.count("slow") == 4
@@ -65,7 +65,7 @@ async def test_a_free_slot_goes_to_the_namespace_that_has_the_fewest():
     assert requests.held.count("slow") == 3
 
 
-async def test_who_gives_up_waiting_or_sending_leaves_its_slot_to_others():
+async def test_a_cancelled_request_leaves_its_slot_to_others():
     requests = Requests(total=1, per_namespace=1)
     [sent] = await requests.send("one")
     [given_up, other] = await requests.send("two", 2)
@@ -80,7 +80,7 @@ async def test_who_gives_up_waiting_or_sending_leaves_its_slot_to_others():
     assert requests.held == ["three"]
 
 
-async def test_a_slot_that_becomes_free_at_the_moment_somebody_gives_up_goes_to_the_next():
+async def test_a_slot_freed_while_a_request_gives_up_goes_to_the_next():
     requests = Requests(total=1, per_namespace=1)
     [sent] = await requests.send("one")
     [given_up, _] = await requests.send("two", 2)

@@ -27,10 +27,10 @@ class Names:
 
     def __init__(self, **leads_to: Sequence[Sequence[str]]) -> None:
         self.leads_to = {name.replace("_", "."): list(answers) for name, answers in leads_to.items()}
-        self.asked: list[str] = []
+        self.resolved_hosts: list[str] = []
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        self.asked.append(host)
+        self.resolved_hosts.append(host)
         answers = self.leads_to.get(host)
         if answers is None:
             raise OSError("no such host")
@@ -96,7 +96,7 @@ async def test_addresses_that_are_not_public():
         ("https://unknown.test/", "'unknown.test' cannot be found"),
     ],
 )
-async def test_what_nothing_is_sent_to(url: str, why: str):
+async def test_targets_that_are_refused(url: str, why: str):
     names = Names(
         hooks_test=[[PUBLIC]],
         inside_test=[["10.1.2.3"]],
@@ -109,7 +109,7 @@ async def test_what_nothing_is_sent_to(url: str, why: str):
     assert "10.1.2.3" not in str(refused.value)  # what a name leads to in here is nobody's business
 
 
-async def test_what_may_be_sent_to():
+async def test_targets_that_are_allowed():
     names = Names(hooks_test=[[PUBLIC, "2606:2800::1"]], inside_test=[["10.1.2.3"]], localhost=[["127.0.0.1"]])
     for url, host, header in (
         ("https://hooks.test/x?y=1", "hooks.test", "hooks.test"),
@@ -149,10 +149,10 @@ async def test_a_name_that_leads_elsewhere_later_is_refused_then_and_on_the_way(
             await post(WebhookHttpClient(TargetPolicy(resolver=names)), f"https://rebinds.test:{receiver.port}/")
         # The receiver is found although no system resolver knows the name, by one lookup for each request.
         poster = WebhookHttpClient(TargetPolicy(["local.test"], names))
-        names.asked.clear()
+        names.resolved_hosts.clear()
         receiver.replies = [Reply(307, b"", {"location": "/again"}), Reply(200, b"1")]
         assert (await post(poster, f"http://local.test:{receiver.port}/")).body == b"1"
-        assert names.asked == ["local.test"] * 2
+        assert names.resolved_hosts == ["local.test"] * 2
         assert [got.headers["host"] for got in receiver.got] == [f"local.test:{receiver.port}"] * 2
 
 
@@ -209,7 +209,7 @@ def tls_for(name: str, folder: Path) -> ssl.SSLContext:
     return context
 
 
-async def test_tls_asks_for_the_name_and_believes_only_its_certificate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+async def test_tls_uses_the_host_name_and_accepts_only_its_certificate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     context = tls_for("hooks.test", tmp_path)
     asked_for: list[str | None] = []
     context.sni_callback = lambda _, name, __: asked_for.append(name)

@@ -75,10 +75,10 @@ class World:
         platform = self.served.app.platform
         for tenant in platform.tenants.list_open():
             await sweep(platform, tenant, LeaseWindow(1_000_000.0, self.clock.now), should_trim_audit=False)
-            platform.dispatchers.get(tenant).notify()
+            tenant.dispatcher.notify()
 
     async def workers(self) -> int:
-        store = await self.served.app.platform.tenants.list_open()[0].store()
+        store = self.served.app.platform.tenants.list_open()[0].store
         return len(await store.list_workers())
 
 
@@ -110,14 +110,18 @@ async def test_a_delivery_is_sent_signed_and_the_answer_is_the_output():
         assert got.headers["webhook-timestamp"] == "1000000"
         assert (got.headers["host"], got.path) == (f"127.0.0.1:{world.receiver.port}", "/hook")
         assert verify(got.headers, got.body, secret, now=1_000_010) == delivery
-        [told] = await world.deliveries(run)
-        assert (told["listener_name"], told["remote_address"], told["state"]) == ("webhook", "127.0.0.1", "completed")
+        [delivery] = await world.deliveries(run)
+        assert (delivery["listener_name"], delivery["remote_address"], delivery["state"]) == (
+            "webhook",
+            "127.0.0.1",
+            "completed",
+        )
         await asyncio.sleep(0.05)
         assert await world.workers() == 0
 
 
 @pytest.mark.parametrize(
-    ("reply", "state", "told"),
+    ("reply", "state", "expected"),
     [
         (Reply(201, b"[1, 2]"), "completed", [1, 2]),
         (Reply(200, b'{"output": 1}'), "completed", {"output": 1}),
@@ -140,7 +144,7 @@ async def test_a_delivery_is_sent_signed_and_the_answer_is_the_output():
         (None, "pending", "the connection broke"),
     ],
 )
-async def test_what_an_answer_means(reply: Reply | None, state: str, told: Any):
+async def test_the_outcome_of_each_response(reply: Reply | None, state: str, expected: Any):
     async with a_world(max_body_bytes=1000) as world:
         await world.hook("hooked")
 
@@ -152,12 +156,12 @@ async def test_what_an_answer_means(reply: Reply | None, state: str, told: Any):
         if state == "pending":
             await world.failed(run, 1)
             [one] = await world.deliveries(run)
-            assert told in one["reason"]
+            assert expected in one["reason"]
         info = await world.run(run, state)
         if state == "completed":
-            assert info.output == told
+            assert info.output == expected
         elif state == "failed":
-            assert told in str(info.error)
+            assert expected in str(info.error)
         assert len(world.receiver.got) == 1
 
 
@@ -202,8 +206,8 @@ async def test_a_receiver_that_is_gone_is_sent_nothing_more_until_the_webhook_is
         world.receiver.replies = [Reply(410, b"moved out")]
         run = await world.send("hooked")
         assert "WebhookGone: the receiver answered 410: moved out" in str((await world.run(run, "failed")).error)
-        kept = (await world.http.get("/v1/addresses/hooked")).json()
-        assert (kept["webhook"], kept["webhook_disabled_reason"]) == (
+        settings = (await world.http.get("/v1/addresses/hooked")).json()
+        assert (settings["webhook"], settings["webhook_disabled_reason"]) == (
             world.receiver.url,
             "the receiver answered 410: moved out",
         )
@@ -242,17 +246,17 @@ async def test_a_receiver_may_wait_for_a_person_and_is_sent_the_answer():
         await world.hook("hooked")
 
         async def answering(got: Got) -> Reply:
-            asked = await world.on(got.delivery, "ask", {"name": "ok", "question": "Go on?"})
-            if asked.status_code == 202:
+            response = await world.on(got.delivery, "ask", {"name": "ok", "question": "Go on?"})
+            if response.status_code == 202:
                 return Reply(202)
-            return Reply(200, json.dumps(asked.json()["output"]["approved"]).encode())
+            return Reply(200, json.dumps(response.json()["output"]["approved"]).encode())
 
         world.receiver.answering = answering
         run = await world.send("hooked")
         await world.run(run, "waiting")
         client = world.served.app.platform.tenants.list_open()[0].client
-        [asked] = await client.approvals(run)
-        await client.approve(asked.id, by="alice")
+        [response] = await client.approvals(run)
+        await client.approve(response.id, by="alice")
         assert (await world.run(run, "completed")).output is True
         assert [got.delivery["number"] for got in world.receiver.got] == [1, 2]
 
@@ -388,7 +392,7 @@ async def test_a_receiver_that_does_not_answer_stops_no_other_namespace(monkeypa
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-async def test_a_server_that_stops_waits_a_moment_for_answers_and_gives_everything_else_back(
+async def test_a_server_that_stops_waits_a_moment_for_responses_and_releases_everything_else(
     monkeypatch: pytest.MonkeyPatch, in_time: bool
 ):
     monkeypatch.setattr(sender, "SHUTDOWN_GRACE_S", 10 if in_time else 0.3)
@@ -422,10 +426,10 @@ async def test_a_server_that_stops_waits_a_moment_for_answers_and_gives_everythi
 
         async def closing() -> None:  # what the store says when the sender has stopped
             for run in runs:
-                row, [told] = await connection.read(run), await read_deliveries(connection, run)
-                after.append((row.state, row.delivery_count, told.state, told.reason))
+                row, [delivery] = await connection.read(run), await read_deliveries(connection, run)
+                after.append((row.state, row.delivery_count, delivery.state, delivery.reason))
 
-        monkeypatch.setattr(platform.dispatchers, "close", closing)
+        monkeypatch.setattr(platform.tenants.list_open()[0].dispatcher, "close", closing)
         if in_time:
             asyncio.get_running_loop().call_later(0.2, answered.set)
     given_back = ("pending", 0, "returned", "the server has stopped")
@@ -473,7 +477,7 @@ async def test_a_webhook_that_cannot_be_is_refused_when_it_is_set():
         assert (await world.http.get("/v1/addresses/refused")).status_code == 404  # nothing of it is kept
 
 
-async def test_whoever_receives_believes_only_what_is_signed_and_new():
+async def test_a_receiver_accepts_only_signed_and_new_requests():
     async with a_world() as world:
         secret = await world.hook("hooked")
         await world.run(await world.send("hooked"), "completed")

@@ -19,7 +19,7 @@ def stop(worker: subprocess.Popen[str], timeout: float = 20) -> str:
     return err
 
 
-def test_a_worker_says_what_it_serves_executes_runs_and_stops_in_good_order(project: Project):
+def test_a_worker_prints_what_it_serves_executes_runs_and_stops_cleanly(project: Project):
     worker = project.worker("app")
     said = line_with(worker, "serves")
     assert "serves etl, report, stuck from all queues of sqlite:///" in said

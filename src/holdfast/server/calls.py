@@ -1,4 +1,4 @@
-"""A call: one request of one caller, with all that an endpoint may need to answer it."""
+"""A call: one request of one caller, with everything an endpoint needs to answer it."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import Request
 
 from holdfast.client.client import Client
-from holdfast.codec import EncodedValue, codec_for
+from holdfast.codec import EncodedValue, codec_for, validate_size
 from holdfast.server.auth.authenticator import Caller, invalid_key_problem
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
-from holdfast.server.tenants import Tenant
 from holdfast.services.thread_offload import LARGE_BYTES, run_off_loop
 from holdfast.services.wire_values import TAGGED_VALUES, VALUES_HEADER, from_wire, to_wire
 from holdfast.stores.contract import Store, WorkflowSpec
 
 if TYPE_CHECKING:
     from holdfast.server.app import Platform
+    from holdfast.server.tenants import Tenant
 
 T = TypeVar("T")
 
 MAX_WAIT_S = 60.0
-"""Seconds that a long poll may ask for."""
+"""Maximum seconds of a long poll."""
 _value_codec = codec_for(Any)
 
 
 @dataclass(slots=True)
 class Call:
-    """What an endpoint is handed."""
+    """One request, as its endpoint sees it."""
 
     request: Request
     platform: Platform
     caller: Caller
     tenant: Tenant
     status: int | None = None
-    """The status of the answer, if it is not the usual one."""
+    """The status of the response, if it is not the endpoint's usual one."""
     is_internal: bool = False
-    """The server calls for itself, and has no key."""
+    """The server makes this call itself, without a key."""
     value_bytes: int = 0
     """Bytes of values that the call handles: those of its body, and those it reads."""
 
@@ -51,19 +51,20 @@ class Call:
         """A client over the caller's namespace."""
         return self.tenant.client
 
-    async def store(self) -> Store:
+    @property
+    def store(self) -> Store:
         """The store of the caller's namespace."""
-        return await self.tenant.store()
+        return self.tenant.store
 
     # Values
 
     @property
     def has_tagged_values(self) -> bool:
-        """Whether values come and go in Holdfast's own form: see ``services.wire_values``."""
+        """Whether the caller uses Holdfast's own form of values: see ``services.wire_values``."""
         return self.request.headers.get(VALUES_HEADER, "") == TAGGED_VALUES
 
     def encode_value(self, value: Any) -> Any:
-        """A value as the caller wants it."""
+        """A value in the form that the caller uses."""
         return to_wire(value, tagged=self.has_tagged_values)
 
     def decode_value(self, data: Any, label: str = "the value") -> Any:
@@ -78,8 +79,12 @@ class Call:
             0, lambda: EncodedValue(_value_codec.encode(self.decode_value(data, label), label))
         )
 
+    def encode_stored_value(self, value: Any, label: str) -> bytes:
+        """A prepared value as it is stored. Raises ``ValueTooLarge``."""
+        return validate_size(_value_codec.encode(value, label), label, self.client.max_value)
+
     async def run_body_work(self, size: int, work: Callable[[], T]) -> T:
-        """Run work on the body and on ``value_bytes`` more bytes of values, in a thread if they are large.
+        """Run work on the body and on ``size`` more bytes of values, in a thread if they are large.
 
         These bytes count toward the size of the call from then on.
         """
@@ -87,7 +92,7 @@ class Call:
         return await self.run_large_work(self.value_bytes, work)
 
     async def run_large_work(self, size: int, work: Callable[[], T]) -> T:
-        """Run work on values of ``value_bytes`` bytes, in a thread if they are large.
+        """Run work on values of ``size`` bytes, in a thread if they are large.
 
         Each namespace uses one thread at a time, so that none can occupy all threads.
         """
@@ -97,24 +102,24 @@ class Call:
             return await run_off_loop(size, work)
 
     def notify_listeners(self, spec: WorkflowSpec) -> None:
-        """A run was started here: if it is one of an address, whoever listens is told at once."""
+        """A run was started: if it belongs to an address, its listeners look for work at once."""
         if spec.is_address:
-            self.platform.dispatchers.get(self.tenant).notify(spec.name)
+            self.tenant.dispatcher.notify(spec.name)
 
-    # Who may do what
+    # Permissions
 
     async def check_key(self) -> None:
         """Refuse a caller whose key was revoked, or has expired, since the request came in."""
-        if await self.platform.authenticate(self.request) is None:
+        if not self.is_internal and await self.platform.authenticate(self.request) is None:
             raise invalid_key_problem()
 
     def check_listen_scope(self, address: str) -> None:
-        """Refuse whoever may not take deliveries of this address."""
+        """Refuse a caller that may not take deliveries of this address."""
         if not self.caller.has_scope(Scope.LISTEN, address):
             raise not_allowed_problem(f"listen:{address}")
 
     def actor(self, given: str | None) -> str:
-        """Who says something. A key that speaks for somebody is named as well: it cannot pass for them unnoticed."""
+        """The person or key that acts. If a key names a person, both are shown: it cannot pass for them unnoticed."""
         if not given:
             return self.caller.name
         return f"{given} (key {self.caller.name})" if self.caller.key_id else given
@@ -130,13 +135,13 @@ class Call:
         given = self.request.headers.get(IDEMPOTENCY_KEY)
         if given is None:
             return None
-        mixed = "\0".join((operation, given)).encode()
-        return f"{operation}-{base64.b32encode(hashlib.sha256(mixed).digest()[:15]).decode().lower()}"
+        digest = hashlib.sha256(f"{operation}\0{given}".encode()).digest()
+        return f"{operation}-{base64.b32encode(digest[:15]).decode().lower()}"
 
 
 def not_allowed_problem(scope: str) -> Problem:
     """The problem of a key that lacks a scope."""
-    scope = str(scope)  # one of ``Scope`` shows itself otherwise
+    scope = str(scope)  # the repr of a ``Scope`` is not its text
     return Problem(
         403,
         "not-allowed",

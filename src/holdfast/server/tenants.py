@@ -1,41 +1,56 @@
-"""The namespaces that a server speaks for, each with a connection of its own, opened when it is first asked for."""
+"""The namespaces that a server serves, each with its own connection, opened when a request first needs it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from holdfast.client.store_client import StoreClient
 from holdfast.client.store_connections import LoopConnections
+from holdfast.server.auth.audit_log import AuditWriter
+from holdfast.server.background.overview_feed import OverviewFeed
+from holdfast.server.caches.daily_run_counts import DailyRunCounts
+from holdfast.server.caches.disabled_workflows import DisabledWorkflows
+from holdfast.server.deliveries.dispatcher import Dispatcher
+from holdfast.server.deliveries.listener_registry import ListenerRegistry
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
 from holdfast.stores.urls import create_store, redact_url, resolve_store_url, split_namespace, with_namespace
 
 
 class Tenant:
-    """A namespace: its store, and a client over it."""
+    """A namespace: its open store, a client over it, and what this server knows about it and may forget."""
 
-    def __init__(self, url: str, namespace: str, store_factory: Callable[[str], Store] = create_store) -> None:
+    def __init__(
+        self, namespace: str, connection: LoopConnections, store: Store, get_home_store: Callable[[], Awaitable[Store]]
+    ) -> None:
         self.namespace = namespace
-        self.connection = LoopConnections(url, store_factory)
-        self.client = StoreClient(connections=self.connection)
+        self.connection = connection
+        self.store = store
+        self.client = StoreClient(connections=connection)
+        self.audit_writer = AuditWriter(store)
+        self.dispatcher = Dispatcher(self)
+        self.listeners = ListenerRegistry(namespace, store, get_home_store)
+        self.overview_feed = OverviewFeed(self)
+        self.disabled_workflows = DisabledWorkflows()
+        self.daily_run_counts = DailyRunCounts()
 
-    async def store(self) -> Store:
-        """The store, open."""
-        return await self.connection.store()
+    async def close(self) -> None:
+        """Disconnect the listeners, and then the store."""
+        await self.dispatcher.close()
+        await self.connection.close()
 
 
 class Tenants:
-    """All of them, over one database."""
+    """All namespaces of one database."""
 
     def __init__(
         self, url: str | None = None, namespace: str | None = None, store_factory: Callable[[str], Store] = create_store
     ) -> None:
         self._store_factory = store_factory
-        plain, own = split_namespace(resolve_store_url(url, namespace))
-        self._url = plain
-        self.namespace = own or DEFAULT_NAMESPACE
-        """The namespace of whoever needs no key."""
-        self.display_url = redact_url(plain)
+        self._url, own_namespace = split_namespace(resolve_store_url(url, namespace))
+        self.namespace = own_namespace or DEFAULT_NAMESPACE
+        """The namespace of callers that need no key."""
+        self.display_url = redact_url(self._url)
         self._tenants: dict[str, Tenant] = {}
         self._open_lock = asyncio.Lock()
 
@@ -46,21 +61,21 @@ class Tenants:
             async with self._open_lock:
                 found = self._tenants.get(namespace)
                 if found is None:
-                    found = Tenant(with_namespace(self._url, namespace), namespace, self._store_factory)
-                    await found.store()
+                    connection = LoopConnections(with_namespace(self._url, namespace), self._store_factory)
+                    found = Tenant(namespace, connection, await connection.store(), self.get_home_store)
                     self._tenants[namespace] = found
         return found
 
     async def get_home_store(self) -> Store:
-        """The store that keys are kept in."""
-        return await (await self.get_tenant(DEFAULT_NAMESPACE)).store()
+        """The store that has the API keys."""
+        return (await self.get_tenant(DEFAULT_NAMESPACE)).store
 
     def list_open(self) -> list[Tenant]:
-        """Those that have been asked for."""
+        """The namespaces that are connected."""
         return list(self._tenants.values())
 
     async def close(self) -> None:
-        """Disconnect them all."""
+        """Disconnect all namespaces."""
         while self._tenants:
             _, tenant = self._tenants.popitem()
-            await tenant.connection.close()
+            await tenant.close()

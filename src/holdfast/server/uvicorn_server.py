@@ -1,11 +1,11 @@
-"""Serving until told to stop: uvicorn, with what a platform that others rely on needs.
+"""uvicorn, with what a platform that others rely on needs.
 
-**Where it listens.** On this machine alone, unless told otherwise; and elsewhere only once there is a key, since
-whoever can reach a server without keys may do everything.
+**Listening.** By default, the server listens on this machine only. It listens elsewhere only if there is a key, since a
+server without keys lets every client do everything.
 
-**How it stops.** On the first SIGTERM or SIGINT, whoever only waits (long polls, streams of events) is let go at once,
-requests in flight may end, and the process ends with code 0. A second signal ends it on the spot. Nothing is lost by
-either, nor by a kill: all that lasts is in the store.
+**Stopping.** On the first SIGTERM or SIGINT, long polls and event streams end at once, requests in flight may end, and
+the process exits with code 0. A second signal ends it immediately. Neither loses anything, and nor does a kill:
+everything that lasts is in the store.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ except ModuleNotFoundError as error:
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7100
 DEFAULT_GRACE_S = 10.0
-"""Seconds that requests in flight get to end."""
+"""Seconds that requests in flight have to end."""
 MAX_CONNECTIONS = 4096
 _IDLE_TIMEOUT_S = 15
-"""So long is a connection kept for another request."""
+"""Seconds for which an idle connection stays open for another request."""
 _SPARE_FILE_COUNT = 64
-"""Beside connections: the store's files and sockets."""
+"""Open files besides connections: the store's files and sockets."""
 
 
 async def serve(
@@ -68,36 +68,36 @@ async def serve(
 
     Args:
         url: the store, as for ``Client``.
-        namespace: of whoever needs no key.
-        encryption: as for ``Client``; all namespaces are sealed with it.
+        namespace: the namespace of callers that need no key.
+        encryption: as for ``Client``; all namespaces are encrypted with it.
         host: the address to listen on.
-        port: and the port; 0: any that is free.
-        allowed_hosts: the names that clients may call it by, besides ``host`` and this machine's own names; ``*``: any.
-        tls_cert: a file with the certificate and those above it.
-        tls_key: a file with its key, unless that is in the same file.
-        trusted_proxies: network addresses whose word is taken for where requests come from.
-        grace_s: seconds that requests in flight get to end when it is told to stop.
+        port: the port to listen on; 0: any free port.
+        allowed_hosts: host names that the server answers to, besides ``host`` and this machine's own names; ``*``: any.
+        tls_cert: a file with the certificate chain.
+        tls_key: a file with its key, unless ``tls_cert`` has it.
+        trusted_proxies: network addresses of proxies that are trusted to say where requests come from.
+        grace_s: seconds that requests in flight have to end when the server stops.
         settings: how it behaves; their ``allowed_hosts`` are added.
-        print_line: is told where it listens.
+        print_line: called with the lines that describe where it listens.
     """
-    given = settings or Settings()
-    named = replace(given, allowed_hosts=(*given.allowed_hosts, *_get_host_names(host), *allowed_hosts))
-    app = create_app(url, namespace=namespace, encryption=encryption, settings=named)
+    settings = settings or Settings()
+    settings = replace(settings, allowed_hosts=(*settings.allowed_hosts, *_get_host_names(host), *allowed_hosts))
+    app = create_app(url, namespace=namespace, encryption=encryption, settings=settings)
     _check_tls(tls_cert, tls_key)
     async with app.running():
-        is_open = not await app.platform.authenticator.is_key_required()
+        is_keyless = not await app.platform.authenticator.is_key_required()
         addresses = await _resolve_addresses(host, port)
-        _check_bind_allowed(host, addresses, is_open)
+        _check_bind_allowed(host, addresses, is_keyless)
         sockets = _bind_sockets(host, addresses)
         try:
 
-            def tell() -> None:
-                for line in _describe_startup(app, sockets, is_open, has_tls=tls_cert is not None):
+            def announce() -> None:
+                for line in _describe_startup(app, sockets, is_keyless, has_tls=tls_cert is not None):
                     print_line(line)
 
             server = UvicornServer(
                 app,
-                on_started=tell,
+                on_started=announce,
                 tls_cert=tls_cert,
                 tls_key=tls_key,
                 trusted_proxies=trusted_proxies,
@@ -106,13 +106,13 @@ async def serve(
             )
             await server.serve(sockets)
         finally:
-            for one in sockets:
-                one.close()
+            for bound in sockets:
+                bound.close()
     print_line("holdfast has stopped")
 
 
 class UvicornServer(uvicorn.Server):
-    """uvicorn, for an app that is running already."""
+    """uvicorn for an app that is already running."""
 
     def __init__(
         self,
@@ -150,13 +150,13 @@ class UvicornServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take requests, and heed signals from before anybody is told of it."""
+        """Accept requests, and announce that only then: signals are handled by now."""
         await super().startup(sockets)
         self._on_started()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """As uvicorn does, but a signal that was heeded is not raised again: the process ends as it should."""
+        """As uvicorn does, but without raising a handled signal again: the process exits with code 0."""
         self._loop = asyncio.get_running_loop()
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -169,20 +169,20 @@ class UvicornServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal."""
+        """Stop at the first signal, exit at the second."""
         if self.should_exit:
             os._exit(1)
         self.stop()
 
     def stop(self) -> None:
-        """Stop in good order; from any thread."""
+        """Stop cleanly; may be called from any thread."""
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(self._app.platform.closing.set)
 
 
-# Where it listens
+# Listening
 
 BindAddress = tuple[socket.AddressFamily, tuple[str, int]]
 
@@ -195,11 +195,11 @@ async def _resolve_addresses(host: str, port: int) -> list[BindAddress]:
         raise UsageError(
             f"{host!r} is no address of this machine: {error}. Leave --host out for {DEFAULT_HOST}."
         ) from None
-    return list(dict.fromkeys((family, (str(place[0]), port)) for family, _, _, _, place in found))
+    return list(dict.fromkeys((family, (str(address[0]), port)) for family, _, _, _, address in found))
 
 
 def _check_bind_allowed(host: str, addresses: Collection[BindAddress], is_keyless: bool) -> None:
-    if is_keyless and not all(is_loopback(place[0]) for _, place in addresses):
+    if is_keyless and not all(is_loopback(address) for _, (address, _) in addresses):
         raise UsageError(
             f"{host} can be reached from other machines, and there is no API key yet: whoever reaches a server without "
             f"keys may do everything. Make one with `holdfast keys create NAME --scope admin` (for the same store), or "
@@ -210,13 +210,13 @@ def _check_bind_allowed(host: str, addresses: Collection[BindAddress], is_keyles
 def _bind_sockets(host: str, addresses: Collection[BindAddress]) -> list[socket.socket]:
     """Sockets on all addresses of the host, with the same port."""
     sockets: list[socket.socket] = []
-    for family, (place, wanted) in addresses:
-        port = wanted or (sockets[0].getsockname()[1] if sockets else 0)
+    for family, (address, requested_port) in addresses:
+        port = requested_port or (sockets[0].getsockname()[1] if sockets else 0)
         try:
-            sockets.append(socket.create_server((place, port), family=family, backlog=2048))
+            sockets.append(socket.create_server((address, port), family=family, backlog=2048))
         except OSError as error:
-            for one in sockets:
-                one.close()
+            for bound in sockets:
+                bound.close()
             shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise UsageError(
                 f"cannot listen on {shown}: {error.strerror or error}. Is another server running there? Choose "
@@ -226,7 +226,7 @@ def _bind_sockets(host: str, addresses: Collection[BindAddress]) -> list[socket.
 
 
 def _get_host_names(host: str) -> tuple[str, ...]:
-    """The names by which a server on this address is called for certain."""
+    """The host names that clients of a server on this address certainly use."""
     if host in ("", "0.0.0.0", "::"):
         return ()
     return (f"[{host}]" if ":" in host else host,)
@@ -234,20 +234,18 @@ def _get_host_names(host: str) -> tuple[str, ...]:
 
 def _describe_startup(app: App, sockets: Collection[socket.socket], is_keyless: bool, *, has_tls: bool) -> list[str]:
     scheme = "https" if has_tls else "http"
-    places = [one.getsockname()[:2] for one in sockets]
-    shown = ", ".join(f"{scheme}://{f'[{place}]' if ':' in place else place}:{port}" for place, port in places)
+    addresses = [bound.getsockname()[:2] for bound in sockets]
+    urls = ", ".join(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in addresses)
     tenants = app.platform.tenants
-    of = (
-        tenants.display_url
-        if tenants.namespace == DEFAULT_NAMESPACE
-        else f"namespace {tenants.namespace} in {tenants.display_url}"
-    )
-    lines = [f"holdfast serves {of} on {shown} (pid {os.getpid()})"]
+    store = tenants.display_url
+    if tenants.namespace != DEFAULT_NAMESPACE:
+        store = f"namespace {tenants.namespace} in {store}"
+    lines = [f"holdfast serves {store} on {urls} (pid {os.getpid()})"]
     if is_keyless:
         lines.append("there is no API key yet: programs of this user may do everything (`holdfast keys create`)")
     else:
         lines.append("every request needs an API key; see `holdfast keys list`")
-    if not has_tls and not all(is_loopback(place) for place, _ in places):
+    if not has_tls and not all(is_loopback(host) for host, _ in addresses):
         lines.append(
             "requests are not encrypted: keys can be read on the way, unless a proxy speaks TLS to the outside, or "
             "this server does (--tls-cert, --tls-key)"
@@ -270,18 +268,18 @@ def _check_tls(cert: str | Path | None, key: str | Path | None) -> None:
 
 
 def _fit_connection_limit(max_connections: int) -> int:
-    """How many connections this process can have, after asking the system for more."""
+    """How many connections this process can have, after raising its limit of open files."""
     if sys.platform == "win32":
         return max_connections
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * max_connections + _SPARE_FILE_COUNT
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    needed = 2 * max_connections + _SPARE_FILE_COUNT
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (
-        max_connections if soft == resource.RLIM_INFINITY else max(16, min(max_connections, soft - _SPARE_FILE_COUNT))
-    )
+    if soft == resource.RLIM_INFINITY:
+        return max_connections
+    return max(16, min(max_connections, soft - _SPARE_FILE_COUNT))

@@ -1,2 +1,1 @@
-"""A process that executes runs: ``workflow_loader`` finds the workflows that it is to serve, ``worker_process`` serves
-them."""
+"""A process that executes runs: ``workflow_loader`` finds the workflows to serve, ``worker_process`` serves them."""

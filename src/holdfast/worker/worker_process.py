@@ -1,9 +1,9 @@
-"""Serving runs until told to stop, and then leaving for certain.
+"""Serves runs until a signal stops the process, and then makes sure that the process exits.
 
-A stopped worker hands its runs over and is then of no use to anybody. A thread cannot be ended from outside, though,
-and Python waits for the threads of plain steps before it exits: one step that hangs would keep the process for ever. So
-after the hand-over the process gets ``EXIT_DELAY_S`` seconds to end in the usual way (exit handlers, buffers), and is
-then ended. Nothing is lost by it: whatever such a step still does, its run is held by somebody else.
+A stopped worker hands its runs over and has nothing more to do. But a thread cannot be stopped from outside, and Python
+waits for the threads of plain steps before it exits: one step that hangs would keep the process alive forever. So after
+the handover the process has ``EXIT_DELAY_S`` seconds to exit in the usual way (exit handlers, buffers), and is then
+ended. Nothing is lost: whatever such a step still does, another worker holds its run.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ async def serve(
 ) -> None:
     """Execute runs of these workflows until SIGTERM or SIGINT, then finish or hand over what is in flight.
 
-    For a process that does nothing else: it ends soon after this has returned, and also when a step has blocked its
-    event loop for ``max_blocked_s``. ``print_line`` is told what is served.
+    For a process that does nothing else: it ends soon after this returns, and also when a step has blocked its event
+    loop for ``max_blocked_s``. ``print_line`` is called with the lines that describe what it serves.
     """
     runtime = Runtime(
         url,
@@ -49,10 +49,11 @@ async def serve(
     )
     await runtime.open()
     served = ", ".join(sorted(workflows))
-    where = "all queues" if queues is None else f"queue {', '.join(sorted(queues))}"
-    place, namespace = split_namespace(runtime.url)
-    of = place if namespace is None else f"namespace {namespace} in {place}"
-    print_line(f"worker {runtime.worker_id} (pid {os.getpid()}) serves {served} from {where} of {of}")
+    source = "all queues" if queues is None else f"queue {', '.join(sorted(queues))}"
+    store, namespace = split_namespace(runtime.url)
+    if namespace is not None:
+        store = f"namespace {namespace} in {store}"
+    print_line(f"worker {runtime.worker_id} (pid {os.getpid()}) serves {served} from {source} of {store}")
     try:
         await runtime.run_worker(grace=grace_s, stop=_watch_sigterm(), exit_if_blocked=True)
     except HoldfastError:
@@ -63,7 +64,7 @@ async def serve(
 
 
 def _watch_sigterm() -> asyncio.Event:
-    """Set by SIGTERM where ``run_worker`` does not handle it: who has handed over is not killed by another one."""
+    """An event that SIGTERM sets while ``run_worker`` does not handle it: a second one must not kill the process."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def on_signal(*_: object) -> None:
@@ -76,7 +77,7 @@ def _watch_sigterm() -> asyncio.Event:
 
 
 def _schedule_exit(code: int) -> None:
-    """End this process in ``EXIT_DELAY_S`` seconds, if it has not ended by itself, whatever its threads do."""
+    """End this process after ``EXIT_DELAY_S`` seconds, whatever its threads do, if it has not exited by itself."""
 
     def end() -> None:
         for stream in (sys.stdout, sys.stderr):

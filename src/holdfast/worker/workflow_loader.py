@@ -1,9 +1,8 @@
-"""Finding the workflows that a worker is told to serve: ``module``, ``module:attr``, ``path/to/app.py``,
-``app.py:attr``.
+"""Finds the workflows that a worker serves: ``module``, ``module:attr``, ``path/to/app.py``, ``app.py:attr``.
 
-Importing a module registers every workflow and every agent that it defines or imports. With an attribute, which must be
-one of these or a list of them, only they are served, agents with their sub-agents; without one, all that the import has
-registered.
+Importing a module registers every workflow and every agent that it defines or imports. Without an attribute, the worker
+serves all of them. An attribute must be a workflow, an agent, or a list of these: the worker serves only them, and the
+sub-agents of agents.
 """
 
 from __future__ import annotations
@@ -30,30 +29,30 @@ _TARGET_FORMS = "`module`, `module:workflow`, `path/to/app.py` or `app.py:workfl
 
 def load_workflows(target: str) -> tuple[str, ...]:
     """Import what ``target`` names, and return the names of the workflows to serve."""
-    place, attribute = _split_target(target)
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    module = _import_file(Path(place)) if _is_path(place) else _import_module(place)
+    location, attribute = _split_target(target)
+    working_dir = os.getcwd()
+    if working_dir not in sys.path and "" not in sys.path:
+        sys.path.insert(0, working_dir)
+    module = _import_file(Path(location)) if _is_path(location) else _import_module(location)
     if attribute:
         return _select_workflows(module, attribute, target)
     if not definitions:
         raise UsageError(
-            f"there is no workflow in {place!r}: put `@workflow` on an async function in it, make an `Agent` there, or "
-            f"name another module."
+            f"there is no workflow in {location!r}: put `@workflow` on an async function in it, make an `Agent` there, "
+            f"or name another module."
         )
     return tuple(definitions)
 
 
 def _split_target(target: str) -> tuple[str, str]:
-    place, colon, attribute = target.rpartition(":")
+    location, colon, attribute = target.rpartition(":")
     if not colon or os.sep in attribute or attribute.endswith(".py"):  # C:\app.py has a colon, too
-        place, attribute = target, ""
+        location, attribute = target, ""
     elif not attribute.isidentifier():
         raise UsageError(f"{target!r} names no workflows: after the colon comes one name. Write {_TARGET_FORMS}.")
-    if not place:
+    if not location:
         raise UsageError(f"{target!r} names no module. Write {_TARGET_FORMS}.")
-    return place, attribute
+    return location, attribute
 
 
 def _is_path(location: str) -> bool:
@@ -64,7 +63,7 @@ def _is_path(location: str) -> bool:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file under the name by which other modules of its program would import it."""
+    """Import a file under the name that other modules of its program use for it."""
     path = path.expanduser().resolve()
     try:
         path.stat()
@@ -98,7 +97,7 @@ def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # A module that is missing somewhere inside is a fault of the import, not of the target.
+        # If a module that the target imports is missing, the target itself is right.
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise _import_failure(name, error) from error
         raise UsageError(_describe_missing_module(name, error.name)) from None
@@ -108,16 +107,13 @@ def _import_module(name: str) -> ModuleType:
 
 def _describe_missing_module(name: str, missing: str) -> str:
     file = Path(*name.split(".")).with_suffix(".py")
-    if len(name.split(".")) == 1 and (near := difflib.get_close_matches(name, _list_local_modules(), 1)):
-        hint = f"did you mean {near[0]!r}?"
+    local_modules = [path.stem for path in Path().glob("*.py")]
+    if "." not in name and (similar := difflib.get_close_matches(name, local_modules, 1)):
+        hint = f"did you mean {similar[0]!r}?"
     else:
         hint = f"modules are looked for in {os.getcwd()} and in the installed packages."
     part = "" if missing == name else f" (there is no module {missing!r})"
     return f"no module is named {name!r}{part}: {hint} A file is named by its path, as in `path/to/{file.name}`."
-
-
-def _list_local_modules() -> list[str]:
-    return [path.stem for path in Path().glob("*.py")]
 
 
 def _import_failure(name: str, error: BaseException) -> UsageError:
@@ -125,18 +121,18 @@ def _import_failure(name: str, error: BaseException) -> UsageError:
     if isinstance(error, SystemExit):
         lines = [f"SystemExit: {error}: the module ends the process when it is imported\n"]
     frames = traceback.format_list(traceback.extract_tb(_trim_traceback(error))[-_MAX_SHOWN_FRAMES:])
-    told = "".join(("  " + line.rstrip().replace("\n", "\n  ") + "\n") for line in (*frames, *lines))
-    return UsageError(f"importing {name!r} failed:\n{told.rstrip()}")
+    details = "".join(("  " + line.rstrip().replace("\n", "\n  ") + "\n") for line in (*frames, *lines))
+    return UsageError(f"importing {name!r} failed:\n{details.rstrip()}")
 
 
 def _trim_traceback(error: BaseException) -> TracebackType | None:
-    """The traceback without this module and Python's import machinery before the user's first line."""
-    step = error.__traceback__
-    while step is not None:
-        file = step.tb_frame.f_code.co_filename
+    """The traceback from the user's first line on, without this module and Python's import machinery."""
+    entry = error.__traceback__
+    while entry is not None:
+        file = entry.tb_frame.f_code.co_filename
         if file != __file__ and not file.startswith("<frozen importlib") and file != importlib.__file__:
-            return step
-        step = step.tb_next
+            return entry
+        entry = entry.tb_next
     return None
 
 
@@ -148,14 +144,14 @@ def _select_workflows(module: ModuleType, attribute: str, target: str) -> tuple[
         found: Any = getattr(module, attribute)
     except AttributeError:
         raise UsageError(_describe_missing_attribute(module, attribute, target)) from None
-    several = isinstance(found, list | tuple)
-    items = [_get_workflow(item) for item in (cast("Sequence[Any]", found) if several else [found])]
+    is_list = isinstance(found, list | tuple)
+    items = [_get_workflow(item) for item in (cast("Sequence[Any]", found) if is_list else [found])]
     if not items:
         raise UsageError(f"{target!r} is an empty list: there is nothing to serve.")
     for item in items:
         if not isinstance(item, Workflow):
-            what = f"{target!r} contains {_describe_item(item)}" if several else f"{target!r} is {_describe_item(item)}"
-            raise UsageError(f"{what}, neither a workflow nor an agent. {_describe_workflows(module)}")
+            found_item = f"{'contains' if is_list else 'is'} {_describe_item(item)}"
+            raise UsageError(f"{target!r} {found_item}, neither a workflow nor an agent. {_describe_workflows(module)}")
     return tuple(dict.fromkeys(name for item in items for name in _list_served_workflows(item)))
 
 
@@ -165,15 +161,15 @@ def _get_workflow(item: Any) -> Any:
 
 
 def _list_served_workflows(item: Workflow[..., Any]) -> list[str]:
-    """What to serve with it: an agent's runs wait for those of its sub-agents."""
-    items: Sequence[Workflow[..., Any]] = item.collect_agents() if isinstance(item, Agent) else [item]
-    return [name for one in items for name in one.definition.served_names]
+    """The names to serve for a workflow. An agent's runs wait for those of its sub-agents, so these are served, too."""
+    workflows: Sequence[Workflow[..., Any]] = item.collect_agents() if isinstance(item, Agent) else [item]
+    return [name for workflow in workflows for name in workflow.definition.served_names]
 
 
 def _describe_missing_attribute(module: ModuleType, attribute: str, target: str) -> str:
-    near = difflib.get_close_matches(attribute, _list_workflow_attributes(module) or list(vars(module)), 1)
-    place = target.rpartition(":")[0]
-    hint = f"did you mean {place}:{near[0]}?" if near else _describe_workflows(module)
+    similar = difflib.get_close_matches(attribute, _list_workflow_attributes(module) or list(vars(module)), 1)
+    location = target.rpartition(":")[0]
+    hint = f"did you mean {location}:{similar[0]}?" if similar else _describe_workflows(module)
     return f"module {module.__name__!r} has no {attribute!r}: {hint}"
 
 

@@ -1,1 +1,1 @@
-"""Who may ask for what: API keys, scopes, rates and the audit log."""
+"""API keys, scopes, rate limits, and the audit log."""

@@ -1,49 +1,48 @@
-"""How many requests a caller may make: so many a second, with a burst, and so many at once, in this process alone."""
+"""How many requests a caller may make: per second, with a burst, and at once. Each server process counts for itself."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from math import ceil
 
+from holdfast.server.caches.lru_dict import LruDict
 from holdfast.server.http.problems import Problem
 
 MAX_BUCKETS = 10_000
-"""Callers that are remembered; whoever was here longest ago is forgotten, and may begin anew."""
+"""Callers that are remembered. A forgotten caller starts with a full bucket again."""
 
 
 class RateLimiter:
-    """A bucket for each caller, that is refilled steadily."""
+    """A token bucket for each caller."""
 
     def __init__(self, requests_per_s: float, burst: float, clock: Callable[[], float]) -> None:
         self._requests_per_s = requests_per_s
         self._burst = burst
         self._clock = clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: LruDict[str, tuple[float, float]] = LruDict(MAX_BUCKETS)
         """By caller: how much was left, and when."""
 
     def count_request(self, caller: str) -> None:
-        """Count a request. Raises ``Problem`` when there were too many."""
-        self.check(caller)
-        left, since = self._buckets[caller]
-        self._buckets[caller] = (left - 1, since)
-
-    def check(self, caller: str) -> None:
-        """Raises ``Problem`` when a request would be too many; counts nothing."""
+        """Count a request. Raises ``Problem``, and counts nothing, if there were too many."""
         now = self._clock()
         left, since = self._buckets.get(caller, (self._burst, now))
-        # A clock that was set back refills nothing, but goes on from there.
+        # If the clock was set back, nothing is refilled, and time counts from there.
         left = min(self._burst, left + max(0.0, now - since) * self._requests_per_s)
-        self._buckets[caller] = (left, now)
-        self._buckets.move_to_end(caller)
-        if len(self._buckets) > MAX_BUCKETS:
-            self._buckets.popitem(last=False)
+        self._buckets[caller] = (left if left < 1 else left - 1, now)
         if left < 1:
-            raise too_many_requests_problem((1 - left) / self._requests_per_s)
+            retry_after_s = max(1, round((1 - left) / self._requests_per_s + 0.5))
+            raise Problem(
+                429,
+                "too-many-requests",
+                "Too many requests",
+                f"Ask again in {retry_after_s} s.",
+                headers={"Retry-After": str(retry_after_s)},
+            )
 
     def make_headers(self, caller: str) -> dict[str, str]:
-        """Response headers with the limit and what is left of it (draft-ietf-httpapi-ratelimit-headers)."""
+        """Response headers with the limit and the rest of it (draft-ietf-httpapi-ratelimit-headers)."""
         left, _ = self._buckets.get(caller, (self._burst, 0.0))
         window, reset = ceil(self._burst / self._requests_per_s), ceil((self._burst - left) / self._requests_per_s)
         return {
@@ -82,15 +81,3 @@ class ConcurrencyLimiter:
             self._open_counts[caller] -= 1
             if not self._open_counts[caller]:
                 del self._open_counts[caller]
-
-
-def too_many_requests_problem(wait_s: float) -> Problem:
-    """The problem of who asks too often."""
-    seconds = max(1, round(wait_s + 0.5))
-    return Problem(
-        429,
-        "too-many-requests",
-        "Too many requests",
-        f"Ask again in {seconds} s.",
-        headers={"Retry-After": str(seconds)},
-    )

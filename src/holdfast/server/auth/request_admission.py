@@ -1,9 +1,9 @@
-"""Admission of requests: who the caller is, whether they exceed a rate or a limit, and whether they have the scope.
+"""Admission of requests: the caller's key, rate limits, and scopes.
 
 **Invalid keys.** The server looks up the key of every request, however many invalid keys came from the same network
 address. Lookups are cheap, concurrent ones share a read of the store (see ``authenticator``), and keys cannot be
-guessed. Only the responses to invalid keys are limited, so that they do not fill the log. So nobody can lock out others
-behind the same address by sending invalid keys.
+guessed. Only the responses to invalid keys are limited, so that they do not fill the log. So a caller that sends
+invalid keys cannot lock out others at the same address.
 
 **Denied requests** are in the audit log, within bounds: see ``audit_log.DenialLog``.
 """
@@ -43,10 +43,10 @@ class RequestAdmission:
         """Responses to invalid keys, by network address."""
         self.open_requests = ConcurrencyLimiter(settings.max_open_requests, "requests")
         self.open_streams = ConcurrencyLimiter(settings.max_open_streams, "streams of events")
-        self.denial_log = DenialLog(platform.get_audit_writer)
+        self.denial_log = DenialLog()
 
     async def admit(self, endpoint: Endpoint, path_params: dict[str, str], request: Request) -> tuple[Caller, Tenant]:
-        """The caller, and their namespace. Raises ``Problem``."""
+        """The caller, and its namespace. Raises ``Problem``."""
         remote = get_remote_address(request)
         tenants = self._platform.tenants
         if endpoint.scope is None:
@@ -59,12 +59,12 @@ class RequestAdmission:
         if not caller.has_scope(endpoint.scope, address):
             if endpoint.is_audited:
                 entry = self.make_audit_entry(endpoint, caller, format_target(path_params, None), "denied")
-                await self.denial_log.record(caller.namespace, entry)
+                await self.denial_log.record(await tenants.get_tenant(caller.namespace), entry)
             raise not_allowed_problem(f"listen:{address}" if address is not None else endpoint.scope)
         return caller, await tenants.get_tenant(caller.namespace)
 
     def make_audit_entry(self, endpoint: Endpoint, caller: Caller, target: str, outcome: str) -> AuditEvent:
-        """The entry of the audit log for a request."""
+        """A request as an entry of the audit log."""
         return AuditEvent(
             at=self._platform.settings.now(),
             key_id=caller.key_id,
@@ -101,5 +101,5 @@ class RequestAdmission:
 
 
 def get_limit_key(caller: Caller) -> str:
-    """Whose limits a request counts against: the key's, or the network address's if there is no key."""
+    """The key whose limits a request counts against, or the network address if there is no key."""
     return caller.key_id or get_network(caller.remote_address)

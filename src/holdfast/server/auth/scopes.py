@@ -1,9 +1,10 @@
-"""What a key may do.
+"""Scopes: what a key may do.
 
-``read`` sees runs and everything about them; ``submit`` starts runs, sends to addresses and sends signals; ``operate``
-changes runs of others, schedules, queues, memories and addresses, and answers questions; ``admin`` makes and revokes
-keys, sets policies and deletes. ``listen:<address>`` takes the deliveries of one address, ``listen:*`` of all.
-``operate`` may read as well, and ``admin`` may do everything but listen: whoever takes work must be meant to.
+``read`` sees runs and everything about them; ``submit`` starts runs, sends to addresses, and sends signals; ``operate``
+changes other callers' runs, schedules, queues, memories, and addresses, and answers approvals; ``admin`` makes and
+revokes keys, sets policies, and deletes. ``listen:<address>`` takes the deliveries of one address, ``listen:*`` those
+of all. ``operate`` includes ``read``. ``admin`` includes everything but ``listen``: a key takes work only if that is
+its purpose.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """What is asked of a key."""
+    """A scope that an endpoint requires."""
 
     READ = "read"
     SUBMIT = "submit"
@@ -22,7 +23,7 @@ class Scope(StrEnum):
     LISTEN_TO_ALL = "listen:*"
     ADMIN = "admin"
     ANY = "any"
-    """Asked by what every valid key may do, whatever its scopes; no key has it."""
+    """Every valid key may use the endpoint. No key has this scope."""
 
 
 _GRANTING_SCOPES = {
@@ -34,7 +35,7 @@ _GRANTING_SCOPES = {
 
 
 def has_scope(scopes: Collection[str], wanted: Scope, address: str | None = None) -> bool:
-    """Whether a key with these scopes may do what asks for ``wanted``; to listen, on which address (``None``: any)."""
+    """Whether a key with these scopes has ``wanted``; ``Scope.LISTEN`` is for one address (``None``: for any)."""
     if wanted is Scope.ANY:
         return True
     if wanted is Scope.LISTEN:

@@ -1,1 +1,1 @@
-"""What runs beside the requests."""
+"""Tasks that run next to the requests."""

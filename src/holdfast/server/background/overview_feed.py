@@ -1,8 +1,8 @@
-"""Whoever shows how everything is, and wants to know when to look again.
+"""The overview of a namespace, for readers that show it and refresh it when something changes.
 
-There may be many such readers, and what they are told is not cheap: it is found out once for all that read of the same
-namespace, at most once a second, and only if something may have changed. A store does not tell of what was written
-through it, so whoever writes here says so (``notify``).
+There may be many readers, and the overview is not cheap. So it is read once for all readers of a namespace, at most
+once a second, and only if something may have changed. A store does not report what was written through itself, so the
+server calls ``notify`` after each request that changes something.
 """
 
 from __future__ import annotations
@@ -11,26 +11,28 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field
 
 from holdfast.background_tasks import keep_running
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable, UsageError
-from holdfast.server.tenants import Tenant
 from holdfast.services.health import MAX_COUNTED_RUNS
 from holdfast.services.stalls import is_alive
 from holdfast.stores.approvals import ApprovalFilter
 from holdfast.stores.change_feed import ALL_RUNS, Subscription
 from holdfast.stores.contract import Store
 
+if TYPE_CHECKING:
+    from holdfast.server.tenants import Tenant
+
 log = logging.getLogger("holdfast.server")
 
 MIN_INTERVAL_S = 1.0
-"""Seconds between two words of a change."""
+"""Minimum seconds between two overviews."""
 POLL_INTERVAL_S = 5.0
-"""Seconds after which it is looked although no store has told of a change: workers die without a word."""
+"""Seconds after which the overview is read even if the store reports no change: a dying worker writes nothing."""
 MAX_COUNTED_APPROVALS = 1000
 
 
@@ -57,66 +59,67 @@ class Overview(BaseModel):
 
 
 async def read_overview(store: Store) -> Overview:
-    """How everything is now."""
+    """The overview of a namespace now."""
     runs: Counter[RunState] = Counter()
-    more: set[RunState] = set()
-    for (_, state), number in (await store.count_runs(MAX_COUNTED_RUNS)).items():
-        runs[state] += number
-        if state.is_terminal and number >= MAX_COUNTED_RUNS:
-            more.add(state)
+    capped: set[RunState] = set()
+    for (_, state), count in (await store.count_runs(MAX_COUNTED_RUNS)).items():
+        runs[state] += count
+        if state.is_terminal and count >= MAX_COUNTED_RUNS:
+            capped.add(state)
     workers = await store.list_workers()
     return Overview(
-        runs={state: CappedCount(count=runs[state], has_more=state in more) for state in RunState},
+        runs={state: CappedCount(count=runs[state], has_more=state in capped) for state in RunState},
         approvals=len(await store.list_approvals(ApprovalFilter(), MAX_COUNTED_APPROVALS)),
         dead=runs[RunState.DEAD],
-        workers=sum(is_alive(one, store.now()) for one in workers),
+        workers=sum(is_alive(worker, store.now()) for worker in workers),
         disabled=sorted(await store.disabled_workflows.get_all()),
     )
 
 
-class OverviewFeeds:
-    """The readers of all namespaces."""
-
-    def __init__(self) -> None:
-        self._feeds: dict[str, _NamespaceFeed] = {}
-
-    def notify(self, tenant: Tenant) -> None:
-        """Something was written here."""
-        if (watched := self._feeds.get(tenant.namespace)) is not None:
-            watched.notify()
-
-    async def follow(self, tenant: Tenant) -> AsyncGenerator[Overview]:
-        """How everything is, at once and whenever something has changed."""
-        watched = self._feeds.get(tenant.namespace)
-        if watched is None or watched.has_ended:
-            watched = self._feeds[tenant.namespace] = _NamespaceFeed(tenant)
-        watched.reader_count += 1
-        try:
-            async for overview in watched.follow():
-                yield overview
-        finally:
-            watched.reader_count -= 1
-            if not watched.reader_count:
-                watched.stop()
-                if self._feeds.get(tenant.namespace) is watched:
-                    del self._feeds[tenant.namespace]
-
-
-class _NamespaceFeed:
-    """One namespace, as long as somebody reads."""
+class OverviewFeed:
+    """The overview of one namespace, read for as long as it has readers."""
 
     def __init__(self, tenant: Tenant) -> None:
-        self.reader_count = 0
+        self._tenant = tenant
+        self._reader: _OverviewReader | None = None
+
+    def notify(self) -> None:
+        """Something was written through this server."""
+        if self._reader is not None:
+            self._reader.notify()
+
+    async def follow(self) -> AsyncGenerator[Overview]:
+        """The overview, at once and whenever something has changed."""
+        if self._reader is None or self._reader.has_ended:
+            self._reader = _OverviewReader(self._tenant)
+        reader = self._reader
+        reader.follower_count += 1
+        try:
+            async for overview in reader.follow():
+                yield overview
+        finally:
+            reader.follower_count -= 1
+            if not reader.follower_count:
+                reader.stop()
+                if self._reader is reader:
+                    self._reader = None
+
+
+class _OverviewReader:
+    """Reads the overview for its followers, from the first one's arrival until the last one leaves."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self.follower_count = 0
         self._tenant = tenant
         self._subscription: Subscription | None = None
         self._latest: tuple[int, Overview] | None = None
-        """How often it was told, and what last."""
+        """The number of the latest overview, and the overview."""
         loop = asyncio.get_running_loop()
         self._next_update: asyncio.Future[None] = loop.create_future()
-        """Done when there is something to tell, or never will be again."""
-        what = f"namespace {tenant.namespace!r}: looking for changes"
-        self._task = loop.create_task(keep_running(self._watch, what, log, stop_on=UsageError))
-        self._task.add_done_callback(self._on_task_done)
+        """Done when there is a new overview, or there will be none."""
+        description = f"namespace {tenant.namespace!r}: looking for changes"
+        self._task = loop.create_task(keep_running(self._watch, description, log, stop_on=UsageError))
+        self._task.add_done_callback(lambda _: self._next_update.set_result(None))
 
     @property
     def has_ended(self) -> bool:
@@ -130,13 +133,13 @@ class _NamespaceFeed:
         self._task.cancel()
 
     async def follow(self) -> AsyncGenerator[Overview]:
-        """As it is told; ends when nothing can be told any more."""
+        """The overviews, until there will be no more."""
         seen = 0
         while True:
             while self._latest is None or self._latest[0] == seen:
                 if self.has_ended:
                     return
-                await asyncio.shield(self._next_update)  # others wait for it, too
+                await asyncio.shield(self._next_update)  # other followers wait for it, too
             seen, overview = self._latest
             yield overview
 
@@ -151,13 +154,10 @@ class _NamespaceFeed:
 
     async def _refresh(self, has_changed: bool) -> None:
         try:
-            overview = await read_overview(await self._tenant.store())
+            overview = await read_overview(self._tenant.store)
         except StoreUnavailable:
-            return  # it may be back in a moment, and readers are told then
+            return  # the next poll may find it back
         if self._latest is None or has_changed or overview != self._latest[1]:
             self._latest = (1 if self._latest is None else self._latest[0] + 1, overview)
-            told, self._next_update = self._next_update, asyncio.get_running_loop().create_future()
-            told.set_result(None)
-
-    def _on_task_done(self, _: asyncio.Task[None]) -> None:
-        self._next_update.set_result(None)
+            update, self._next_update = self._next_update, asyncio.get_running_loop().create_future()
+            update.set_result(None)

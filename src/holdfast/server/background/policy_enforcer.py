@@ -1,6 +1,6 @@
-"""Keeping policies: a look at every one of them about once a second, and what is done about a breach.
+"""Enforces policies: about once a second, it checks each policy, and acts on a breach.
 
-Several servers may look at the same time: whoever notes a breach first acts on it.
+Several servers may check at the same time. The one that records a breach first acts on it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.server.background.tasks import poll_tenants, running_task
 from holdfast.server.http.problems import Problem
-from holdfast.server.tenants import Tenant
 from holdfast.services.policies import (
     Breach,
     PolicyInfo,
@@ -29,34 +28,32 @@ from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
     from holdfast.server.app import Platform
+    from holdfast.server.tenants import Tenant
 
 log = logging.getLogger("holdfast.server")
 
 POLL_INTERVAL_S = 1.0
-"""Seconds between two looks."""
 RUN_BATCH_SIZE = 500
-"""Runs that are read together."""
 
 
 async def run_policy_enforcer(platform: Platform) -> AsyncGenerator[None]:
-    """Keeps the policies of all namespaces that the server speaks for, as long as it runs."""
-    looks = poll_tenants(
+    """Enforce the policies of all namespaces that the server serves, until it stops."""
+    polling = poll_tenants(
         platform.tenants,
         enforce_policies,
         interval_s=POLL_INTERVAL_S,
         error_message="its policies could not be looked at",
     )
-    async with running_task(looks):
+    async with running_task(polling):
         yield
 
 
 async def enforce_policies(tenant: Tenant) -> None:
-    """One look at the policies of a namespace."""
-    store = await tenant.store()
-    for name in await list_policies(store):
-        info = await read_policy_info(store, name)
+    """Check all policies of a namespace once."""
+    for name in await list_policies(tenant.store):
+        info = await read_policy_info(tenant.store, name)
         if info is not None:
-            await _enforce_policy(store, info)
+            await _enforce_policy(tenant.store, info)
 
 
 async def _enforce_policy(store: Store, info: PolicyInfo) -> None:
@@ -99,9 +96,9 @@ def _format_reached_limit(info: PolicyInfo) -> str:
 
 
 async def check_start_allowed(store: Store, name: str, run_ids: Iterable[str | None], start_count: int = 1) -> None:
-    """Refuse to start so many runs of what has reached a limit, and whose policy says so. Raises ``Problem``.
+    """Raise ``Problem`` if a policy refuses to start ``start_count`` more runs of ``name`` today.
 
-    Those of ``run_ids`` that exist are not started, but found. They are only asked for when there would be too many.
+    Runs among ``run_ids`` that exist are joined, and not started. The store is asked for them only if it matters.
     """
     info = await read_policy_info(store, name)
     if info is None or info.policy.on_breach != "refuse" or not _is_limit_exceeded(info, start_count):
@@ -109,31 +106,30 @@ async def check_start_allowed(store: Store, name: str, run_ids: Iterable[str | N
     if not _is_limit_exceeded(info, start_count - await _count_existing(store, run_ids)):
         return
     until = end_of_day(info.day)
-    wait = max(1, round(until.timestamp() - store.now()))
+    retry_after_s = max(1, round(until.timestamp() - store.now()))
     raise Problem(
         429,
         "policy-limit",
         "The policy allows no more today",
         f"{name!r} has {info.run_count} runs and has spent ${info.usd:.2f} on {info.day} (UTC), and its policy allows "
         f"{_format_limits(info)} a day. Try again at {until:%Y-%m-%d %H:%M} UTC, or have an admin change the policy.",
-        headers={"Retry-After": str(wait)},
+        headers={"Retry-After": str(retry_after_s)},
         limit=info.reached_limit or "runs",
     )
 
 
 def _is_limit_exceeded(info: PolicyInfo, start_count: int) -> bool:
-    most = info.policy.runs_per_day
+    max_runs = info.policy.runs_per_day
     return start_count > 0 and (
-        info.reached_limit is not None or (most is not None and info.run_count + start_count > most)
+        info.reached_limit is not None or (max_runs is not None and info.run_count + start_count > max_runs)
     )
 
 
 async def _count_existing(store: Store, run_ids: Iterable[str | None]) -> int:
-    """How many of these runs are there."""
-    left, found = iter([id for id in run_ids if id is not None]), 0
-    while some := list(islice(left, RUN_BATCH_SIZE)):
-        found += len(await store.get_runs(some))
-    return found
+    remaining, count = (id for id in run_ids if id is not None), 0
+    while batch := list(islice(remaining, RUN_BATCH_SIZE)):
+        count += len(await store.get_runs(batch))
+    return count
 
 
 def _format_limits(info: PolicyInfo) -> str:

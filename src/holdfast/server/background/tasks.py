@@ -1,7 +1,7 @@
-"""What runs beside the requests: a look at every namespace that the server speaks for, again and again.
+"""What runs next to the requests: tasks that poll every namespace that the server serves.
 
-Nobody waits for these looks, so nobody would hear of one that fails: that is in the log, and the next one is taken all
-the same. A namespace that cannot be looked at, whatever the reason, holds up no other.
+Nothing awaits these polls, so one that fails is logged, and the next one runs as usual. A namespace that cannot be
+polled, for any reason, does not hold up the others.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.errors import HoldfastError
-from holdfast.server.tenants import Tenant, Tenants
+
+if TYPE_CHECKING:
+    from holdfast.server.tenants import Tenant, Tenants
 
 log = logging.getLogger("holdfast.server")
 
@@ -21,10 +23,7 @@ log = logging.getLogger("holdfast.server")
 async def poll_tenants(
     tenants: Tenants, poll: Callable[[Tenant], Awaitable[object]], *, interval_s: float, error_message: str
 ) -> NoReturn:
-    """Look at all namespaces that were asked for, with so many seconds between two looks.
-
-    ``error_message`` is logged if that fails.
-    """
+    """Poll all open namespaces, again and again. ``error_message`` is logged if a poll fails."""
     while True:
         for tenant in tenants.list_open():
             await log_errors(poll(tenant), f"namespace {tenant.namespace!r}: {error_message}")
@@ -32,7 +31,7 @@ async def poll_tenants(
 
 
 async def log_errors(work: Awaitable[object], error_message: str) -> None:
-    """Do it; if it fails, that is logged as ``error_message``."""
+    """Await some work. If it fails, log that as ``error_message``."""
     try:
         await work
     except HoldfastError as error:
@@ -43,7 +42,7 @@ async def log_errors(work: Awaitable[object], error_message: str) -> None:
 
 @asynccontextmanager
 async def running_task(work: Coroutine[Any, Any, Any]) -> AsyncGenerator[None]:
-    """As long as the block lasts, this is being done."""
+    """Run a task until the end of the block."""
     task = asyncio.create_task(work)
     try:
         yield

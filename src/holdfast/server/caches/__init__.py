@@ -1,1 +1,1 @@
-"""What a server remembers for a moment, so that a request need not read it."""
+"""What a server remembers for a moment, so that not every request has to read it."""

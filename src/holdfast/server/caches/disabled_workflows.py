@@ -1,26 +1,24 @@
-"""Which workflows and addresses are disabled, as it was a moment ago."""
+"""The disabled workflows and addresses of a namespace, at most a second old."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.server.tenants import Tenant
+from holdfast.stores.contract import Store
 
 CACHE_TTL_S = 1.0
-"""Seconds for which the store need not be asked again."""
 
 
 class DisabledWorkflows:
-    """Asks the stores, now and then."""
+    """Remembers which workflows of one namespace are disabled."""
 
     def __init__(self) -> None:
-        self._cache: dict[str, tuple[float, Collection[str]]] = {}
-        """By namespace: until when it is known, and what is off."""
+        self._names: Collection[str] = ()
+        self._expires_at = float("-inf")
 
-    async def is_disabled(self, tenant: Tenant, workflow: str) -> bool:
-        """Whether it is disabled."""
-        store = await tenant.store()
-        known, now = self._cache.get(tenant.namespace), store.now()
-        if known is None or known[0] < now:
-            known = self._cache[tenant.namespace] = (now + CACHE_TTL_S, await store.disabled_workflows.get_all())
-        return workflow in known[1]
+    async def is_disabled(self, store: Store, workflow: str) -> bool:
+        """Whether a workflow or an address is disabled."""
+        now = store.now()
+        if self._expires_at < now:
+            self._names, self._expires_at = await store.disabled_workflows.get_all(), now + CACHE_TTL_S
+        return workflow in self._names

@@ -43,7 +43,7 @@ CONTENT_SECURITY_POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""What a browser may do with the pages: load files of this server, and ask it."""
+"""What a browser may do with the pages: load files of this server, and send requests to it."""
 
 _URL_PREFIX = "/ui/"
 _MEDIA_TYPES = {
@@ -54,8 +54,8 @@ _MEDIA_TYPES = {
 }
 _PAGE_HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    # A file may be kept, but is asked for each time whether it is still the same: a server that was replaced must not
-    # meet the pages of the one before.
+    # A browser may cache a file, but must check each time whether it has changed: pages of an old server must not be
+    # used with a new one.
     "Cache-Control": "no-cache",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
@@ -67,28 +67,27 @@ class _File:
     content: bytes
     media_type: str
     etag: str
-    """Tells this content from others."""
 
 
 def serve_page(method: str, path: str, headers: Headers) -> Response | None:
-    """The page or the file at a path; ``None``: there is none, and the API may have something."""
+    """The page or the file at a path; ``None``: the path may belong to the API."""
     if method not in ("GET", "HEAD"):
         return None
     found = _load_site().get("index.html" if path == "/" else path.removeprefix(_URL_PREFIX))
     if found is None or (path != "/" and not path.startswith(_URL_PREFIX)):
         return None
-    more = {**_PAGE_HEADERS, "ETag": found.etag}
+    response_headers = {**_PAGE_HEADERS, "ETag": found.etag}
     if found.etag in headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=more)
-    response = Response(found.content, headers={**more, "Content-Type": found.media_type})
+        return Response(status_code=304, headers=response_headers)
+    response = Response(found.content, headers={**response_headers, "Content-Type": found.media_type})
     if method == "HEAD":
-        response.body = b""  # the length that it says stays
+        response.body = b""  # the Content-Length header stays
     return response
 
 
 @functools.cache
 def _load_site() -> dict[str, _File]:
-    """All files by their paths: only what is listed here is ever served, whatever a path says."""
+    """All files by path. Only these are ever served, whatever the path of a request."""
     return dict(_load_folder(files("holdfast.server.dashboard") / "site", ""))
 
 

@@ -1,6 +1,6 @@
-"""A delivery: what its listener is told, and how it is named.
+"""A delivery: what its listener gets, and its id.
 
-Its id names the run and the epoch, and thus says all that it takes to find and to fence it: no server needs to remember
+The id names the run and the epoch, which is all it takes to find and fence the delivery. So no server needs to remember
 what it has handed out.
 """
 
@@ -10,7 +10,6 @@ import asyncio
 import base64
 import binascii
 import json
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -24,13 +23,13 @@ from holdfast.server.http.problems import Problem
 from holdfast.services.addresses import PAYLOAD_PARAMETER
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores import rules
-from holdfast.stores.contract import History, Store
+from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """An outcome that is recorded, under the name by which the next listener finds it."""
+    """A recorded outcome, under the name by which the next listener finds it."""
 
     name: str
     kind: str
@@ -41,20 +40,20 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedStep:
-    """A step that an earlier listener has begun, and of which nothing was recorded."""
+    """A step that an earlier listener began without recording an outcome."""
 
     name: str
     attempt: int
     once: bool
-    """It was to happen at most once: it may have happened, and must not be done again unseen."""
+    """It must happen at most once, and may have happened: check before you do it again."""
     started_at: datetime
     progress: Any
-    """What the listener has said about it last."""
+    """The last progress that the listener reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A run in the hands of a listener."""
+    """A run that a listener holds."""
 
     id: str
     run_id: str
@@ -66,9 +65,9 @@ class Delivery:
     """Deliveries that count against the run since its last step: those that failed, and those whose listener died while
     it held nothing else."""
     listener_id: str
-    """Who holds it: to be passed with the next claim, as long as the process lives."""
+    """The listener that holds it: its process sends this id with its next claim."""
     lease: float
-    """Seconds within which the listener must be heard of again."""
+    """Seconds within which the listener must send its next request."""
     deadline: datetime | None
     created_at: datetime
     tags: tuple[str, ...]
@@ -80,76 +79,68 @@ _KIND_NAMES = {RecordKind.STEP: "step", RecordKind.APPROVAL: "approval", RecordK
 
 
 class ClaimedDelivery:
-    """A delivery, as far as this server knows it: the fence tells whether it still is what it was."""
+    """A delivery, as far as this server knows it: the fence decides whether that is still true."""
 
     def __init__(self, run: Run, history: History) -> None:
         self.run = run
         self.next_seq = history.records[-1].seq + 1 if history.records else 0
-        """The number of the next record."""
-        self.records = {one.name: one for one in reversed(history.records) if one.kind in _KIND_NAMES}
-        """The first one of each name."""
-        self.attempts = {one.name: one for one in history.attempts.values()}
+        self.records = {record.name: record for record in reversed(history.records) if record.kind in _KIND_NAMES}
+        """The first record of each name."""
+        self.attempts = {attempt.name: attempt for attempt in history.attempts.values()}
         self.signals = history.signals
         self._is_isolated = rules.is_isolated(run.suspicion)
-        """Listeners that held it died, and nothing was recorded since, as far as this server knows."""
+        """Listeners that held the run died, and nothing has been recorded since, as far as this server knows."""
         self._isolated_since: float | None = None
         self.lock = asyncio.Lock()
-        """Whoever records something has it: listeners may record steps side by side."""
+        """Held while something is recorded: a listener may record several steps concurrently."""
 
     @property
     def next_position(self) -> int:
         """The position of the next step that begins."""
-        return max([self.next_seq, *(one.position + 1 for one in self.attempts.values())])
+        return max([self.next_seq, *(attempt.position + 1 for attempt in self.attempts.values())])
 
     def is_isolated(self, now: float, lease: float) -> bool:
-        """Whether its listener is handed nothing else now, because others that held this run died."""
+        """Whether its listener gets nothing else now, because other listeners that held this run died."""
         if self._isolated_since is None:
             self._isolated_since = now
-        bound = rules.get_isolation_leases(self.run.suspicion) * lease
-        return self._is_isolated and now < self._isolated_since + bound
+        max_isolation_s = rules.get_isolation_leases(self.run.suspicion) * lease
+        return self._is_isolated and now < self._isolated_since + max_isolation_s
+
+    def make_record(
+        self, name: str, kind: RecordKind, payload: bytes, now: float, *,
+        started_at: datetime | None, attempts: int, preview: str,
+    ) -> Record:  # fmt: skip
+        """The record of an outcome, at the position of its attempt if there is one."""
+        begun = self.attempts.get(name)
+        begun_at = now if begun is None else begun.at
+        return Record(
+            seq=self.next_seq,
+            kind=kind,
+            position=self.next_position if begun is None else begun.position,
+            name=name,
+            ok=True,
+            payload=payload,
+            at=now,
+            started_at=begun_at if started_at is None else started_at.timestamp(),
+            attempts=attempts if begun is None else max(attempts, begun.attempt),
+            worker=self.run.owner or 0,
+            epoch=self.run.epoch,
+            preview=preview,
+        )
 
     def add_record(self, record: Record) -> None:
-        """This was recorded."""
+        """Remember a record that was appended."""
         self._is_isolated = False
         self.records.setdefault(record.name, record)
         self.attempts.pop(record.name, None)
         self.next_seq = record.seq + 1
 
 
-class DeliveryCache:
-    """Deliveries that this server has seen lately, so that a step need not read the journal.
-
-    Others may write to the same journal through another server, which the next append finds out.
-    """
-
-    def __init__(self) -> None:
-        self._entries: OrderedDict[tuple[str, str], ClaimedDelivery] = OrderedDict()
-        """By namespace and id of the delivery."""
-
-    def get(self, namespace: str, id: str) -> ClaimedDelivery | None:
-        """What is known of a delivery."""
-        return self._entries.get((namespace, id))
-
-    def put(self, namespace: str, id: str, delivery: ClaimedDelivery) -> None:
-        """Remember it."""
-        self._entries[namespace, id] = delivery
-        self._entries.move_to_end((namespace, id))
-        if len(self._entries) > MAX_CACHED_DELIVERIES:
-            self._entries.popitem(last=False)
-
-    def remove(self, namespace: str, id: str) -> None:
-        """It is over, or may be another one than it was."""
-        self._entries.pop((namespace, id), None)
-
-
-MAX_CACHED_DELIVERIES = 10_000
-
-
-# Names
+# Ids
 
 
 def get_delivery_id(run: Run) -> str:
-    """What a run in the hands of its present holder is called."""
+    """The id of the delivery of a run to its present holder."""
     return f"{run.epoch}.{base64.urlsafe_b64encode(run.id.encode()).decode().rstrip('=')}"
 
 
@@ -167,35 +158,45 @@ def _parse_delivery_id(id: str) -> tuple[str, int]:
 # Finding
 
 
-async def find_delivery(call: Call, id: str) -> tuple[Store, Run, int]:
+async def find_delivery(call: Call, id: str) -> tuple[Run, int]:
     """The run of a delivery, which the caller may listen for, and the epoch that was handed out."""
     run_id, epoch = _parse_delivery_id(id)
-    store = await call.store()
-    run = await store.get_run(run_id)
+    run = await call.store.get_run(run_id)
     if run is None or not run.is_delivery:
         raise unknown_delivery_problem(id)
     call.check_listen_scope(run.workflow)
     if epoch > run.epoch or epoch == 0:
         raise unknown_delivery_problem(id)
-    return store, run, epoch
+    return run, epoch
 
 
-async def find_claimed_delivery(call: Call, id: str, *, refresh: bool = False) -> tuple[Store, ClaimedDelivery]:
-    """A delivery that is still held, as far as this server knows, or as the store says (``refresh``).
-
-    Raises ``Problem``: 404 if there was none, 409 if it is over.
-    """
-    known = None if refresh else call.platform.delivery_cache.get(call.caller.namespace, id)
-    if known is not None:
-        call.check_listen_scope(known.run.workflow)
-        return await call.store(), known
-    store, run, epoch = await find_delivery(call, id)
+async def find_held_run(call: Call, id: str) -> Run:
+    """The run of a delivery that is still held. Raises ``Problem``: 404 if there was none, 409 if it has ended."""
+    run, epoch = await find_delivery(call, id)
     if run.state is not RunState.RUNNING or run.epoch != epoch:
         raise lost_delivery_problem(run, epoch)
-    [history] = await store.get_histories([run.key])
-    held = ClaimedDelivery(run, history)
-    call.platform.delivery_cache.put(call.caller.namespace, id, held)
-    return store, held
+    return run
+
+
+async def find_claimed_delivery(call: Call, id: str, *, refresh: bool = False) -> ClaimedDelivery:
+    """A delivery that is still held, as far as this server knows, or according to the store (``refresh``).
+
+    Raises ``Problem`` as ``find_held_run`` does.
+    """
+    cache, cache_key = call.platform.delivery_cache, (call.tenant.namespace, id)
+    known = None if refresh else cache.get(cache_key)
+    if known is not None:
+        call.check_listen_scope(known.run.workflow)
+        return known
+    run = await find_held_run(call, id)
+    [history] = await call.store.get_histories([run.key])
+    claimed = cache[cache_key] = ClaimedDelivery(run, history)
+    return claimed
+
+
+def forget_delivery(call: Call, id: str) -> None:
+    """Read the delivery anew next time: it has ended, or another server has written to it."""
+    call.platform.delivery_cache.pop((call.tenant.namespace, id), None)
 
 
 def unknown_delivery_problem(id: str) -> Problem:
@@ -204,16 +205,21 @@ def unknown_delivery_problem(id: str) -> Problem:
 
 
 def lost_delivery_problem(run: Run, epoch: int) -> Problem:
-    """The problem of a delivery that is over: why, and what to do."""
-    reason, words = _explain_loss(run, epoch)
+    """The problem of a delivery that has ended: why, and what to do."""
+    reason, explanation = _explain_loss(run, epoch)
     return Problem(
         409,
         "delivery-lost",
         "The delivery is over",
-        f"Delivery {epoch} of run {run.id!r} to address {run.workflow!r} is over: {words} Stop working on it.",
+        f"Delivery {epoch} of run {run.id!r} to address {run.workflow!r} is over: {explanation} Stop working on it.",
         run_id=run.id,
         reason=reason,
     )
+
+
+async def read_lost_problem(call: Call, run: Run, epoch: int | None = None) -> Problem:
+    """The problem of a delivery that has just turned out to be lost."""
+    return lost_delivery_problem(await call.store.get_run(run.id) or run, run.epoch if epoch is None else epoch)
 
 
 def _explain_loss(run: Run, epoch: int) -> tuple[str, str]:
@@ -235,19 +241,20 @@ def _is_deadline_error(error: bytes | None) -> bool:
         return False
 
 
-# What is told
+# What a listener gets
 
 
 async def build_delivery(call: Call, claimed: ClaimedDelivery, listener_id: str, lease: float) -> Delivery:
     """The delivery as its listener gets it."""
-    payloads = (one.payload for one in claimed.records.values())
-    size = len(claimed.run.inputs) + sum(len(one) for one in payloads if one is not None)
+    payloads = (record.payload for record in claimed.records.values())
+    size = len(claimed.run.inputs) + sum(len(payload) for payload in payloads if payload is not None)
     return await call.run_body_work(size, lambda: _build_delivery(call, claimed, listener_id, lease))
 
 
 def _build_delivery(call: Call, claimed: ClaimedDelivery, listener_id: str, lease: float) -> Delivery:
     run = claimed.run
     inputs: Any = decode_plain(run.inputs)
+    records = sorted(claimed.records.values(), key=lambda record: record.seq)
     return Delivery(
         id=get_delivery_id(run),
         run_id=run.id,
@@ -260,23 +267,23 @@ def _build_delivery(call: Call, claimed: ClaimedDelivery, listener_id: str, leas
         deadline=to_datetime(run.deadline),
         created_at=to_datetime(run.created_at),
         tags=run.tags,
-        steps=tuple(_build_step(call, one) for one in sorted(claimed.records.values(), key=lambda one: one.seq)),
+        steps=tuple(_build_step(call, record) for record in records),
         in_flight=tuple(
             UnfinishedStep(
-                name=one.name,
-                attempt=one.attempt,
-                once=one.intent,
-                started_at=to_datetime(one.at),
-                progress=None if one.progress is None else call.encode_value(decode_plain(one.progress)),
+                name=attempt.name,
+                attempt=attempt.attempt,
+                once=attempt.intent,
+                started_at=to_datetime(attempt.at),
+                progress=None if attempt.progress is None else call.encode_value(decode_plain(attempt.progress)),
             )
-            for one in claimed.attempts.values()
-            if one.name not in claimed.records and not is_wait(one.progress)
+            for attempt in claimed.attempts.values()
+            if attempt.name not in claimed.records and not is_wait(attempt.progress)
         ),
     )
 
 
 async def build_step(call: Call, record: Record) -> RecordedStep:
-    """A record as it is told."""
+    """A record as a listener gets it."""
     return await call.run_body_work(len(record.payload or b""), lambda: _build_step(call, record))
 
 
@@ -287,9 +294,9 @@ def _build_step(call: Call, record: Record) -> RecordedStep:
 
 
 WAIT_PREFIX = b'{"$holdfast:until":'
-"""How what is noted of a wait begins, where steps note their progress."""
+"""How the deadline of a wait begins. It is stored where steps store their progress."""
 
 
 def is_wait(progress: bytes | None) -> bool:
-    """Whether this is the note of a wait, not of a step."""
+    """Whether this belongs to a wait, and not to a step."""
     return progress is not None and progress.startswith(WAIT_PREFIX)

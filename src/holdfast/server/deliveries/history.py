@@ -1,7 +1,7 @@
-"""The history of a run's deliveries: who has had it, when, and how that ended.
+"""The history of a run's deliveries: to which listener, when, and how each ended.
 
-It is read from what is kept anyway: the notice that every handing out leaves, the notice of whoever gave it back, the
-journal, and the run's end.
+It is read from what is stored anyway: the live event of each delivery, the live event of each return, the journal, and
+the run's end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.stores.live_events import DELIVERED, RETURNED
 from holdfast.stores.operations import LiveEvent, Run
 
 MAX_SEQ = 2**62
-"""Behind this number there are no records."""
+"""Larger than the number of any record."""
 
 DeliveryState = Literal["claimed", "parked", "returned", "lost", "completed", "failed", "cancelled", "dead"]
 
@@ -31,50 +31,50 @@ class DeliveryRecord:
 
     number: int
     listener_name: str
-    """What the listener is called by people."""
+    """The listener's name, for people to read."""
     remote_address: str
     delivered_at: datetime
     state: DeliveryState
-    """``held``: it is under way; ``lost``: its listener was not heard of any more; the others are how it ended."""
+    """``claimed``: its listener has it; ``lost``: its listener was silent for too long; the others are how it ended."""
     reason: str
-    """Why it was given back."""
+    """Why it was returned."""
     steps: tuple[str, ...]
-    """The steps that were recorded in it."""
+    """The steps that were recorded during it."""
 
 
 async def read_deliveries(provider: StoreProvider, run_id: str) -> list[DeliveryRecord]:
     """The deliveries of a run, the first one first. Raises ``RunNotFound``."""
     run = await provider.read(run_id)
     store = await provider.store()
-    notices = await _read_live_events(store, run_id)
-    given = {one.number: one for one in notices if one.kind == DELIVERED}
-    back = {one.number: one for one in notices if one.kind == RETURNED}
+    events = await _read_live_events(store, run_id)
+    delivered = {event.number: event for event in events if event.kind == DELIVERED}
+    returned = {event.number: event for event in events if event.kind == RETURNED}
     [history] = await store.get_histories([run.key])
-    last = max(given, default=0)
-    found: list[DeliveryRecord] = []
-    for number, notice in sorted(given.items()):
-        told = _parse_event(notice, run_id)
-        returned = None if number not in back else _parse_event(back[number], run_id)
-        found.append(
+    last = max(delivered, default=0)
+    deliveries: list[DeliveryRecord] = []
+    for number, event in sorted(delivered.items()):
+        delivery = _parse_event(event, run_id)
+        reason = _parse_event(returned[number], run_id) if number in returned else None
+        deliveries.append(
             DeliveryRecord(
                 number=number,
-                listener_name=told.get("listener", ""),
-                remote_address=told.get("remote_address", ""),
-                delivered_at=to_datetime(notice.at),
-                state=_derive_state(run, number, number == last, returned is not None),
-                reason="" if returned is None else _format_reason(returned),
+                listener_name=delivery.get("listener", ""),
+                remote_address=delivery.get("remote_address", ""),
+                delivered_at=to_datetime(event.at),
+                state=_derive_state(run, number, number == last, reason is not None),
+                reason="" if reason is None else _format_reason(reason),
                 steps=tuple(record.name for record in history.records if record.epoch == number),
             )
         )
-    return found
+    return deliveries
 
 
 async def _read_live_events(store: Store, run_id: str) -> list[LiveEvent]:
     found: list[LiveEvent] = []
     after = 0
-    while (feed := await store.get_run_updates(run_id, MAX_SEQ, after)) is not None and feed.live_events:
-        found += [notice for _, notice in feed.live_events]
-        after = feed.live_events[-1][0]
+    while (updates := await store.get_run_updates(run_id, MAX_SEQ, after)) is not None and updates.live_events:
+        found += [event for _, event in updates.live_events]
+        after = updates.live_events[-1][0]
     return found
 
 

@@ -1,8 +1,8 @@
-"""Taking deliveries: by long poll, one at a time, or over a stream, as they come.
+"""How listeners take deliveries: by long poll, one at a time, or over a stream, as they come.
 
-Whoever takes says what it holds. What it holds by the store's account and does not name, it was handed in an answer
-that never arrived: it is handed that again, at once, and nothing is counted. So an answer that is lost on the way, with
-a server or a connection, costs no delivery.
+A listener names the deliveries that it holds. If the store says that it holds another one, the response with that
+delivery was lost. The listener gets it again, at once, and the repeat does not count. So a response that is lost with a
+server or a connection costs no delivery.
 """
 
 from __future__ import annotations
@@ -18,118 +18,112 @@ from holdfast.server.calls import Call
 from holdfast.server.deliveries.delivery import ClaimedDelivery, Delivery, build_delivery, get_delivery_id
 from holdfast.server.deliveries.delivery_operations import release
 from holdfast.server.deliveries.delivery_watcher import ConnectedListener
-from holdfast.server.deliveries.dispatcher import PendingListener
 from holdfast.server.http.bounded_wait import wait_at_most
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.server_sent_events import ServerSentEvent
 from holdfast.services.addresses import AddressInfo, declare_address
 from holdfast.services.json_form import to_json_bytes
-from holdfast.stores import rules
-from holdfast.stores.contract import RunFilter, Store
+from holdfast.stores.contract import RunFilter
 from holdfast.stores.operations import Run
 
-POLL_INTERVAL_S = 0.25
-"""Seconds that a look may take of whoever does not want to wait."""
+MIN_WAIT_S = 0.25
+"""Seconds that the search for a delivery may take if the listener does not want to wait."""
+ISOLATION_POLL_INTERVAL_S = 0.25
 
 
 class ListenerSession:
-    """A process elsewhere, on one address, as this request knows it."""
+    """A listener on one address, as one request sees it."""
 
-    def __init__(self, call: Call, store: Store, address: AddressInfo, name: str) -> None:
+    def __init__(self, call: Call, address: AddressInfo, name: str) -> None:
         self.call = call
-        self.store = store
         self.address = address
         self.display_name = name
         self.worker_id: int | None = None
+        """Its number in the store; ``None``: it is not registered yet."""
         self.listener_id = ""
-        """What it is called."""
 
     @classmethod
     async def open(cls, call: Call, address: str, listener_id: str | None, name: str) -> ListenerSession:
-        """The listener that asks: one that is known, or one that is not registered yet."""
-        store = await call.store()
-        listener = cls(call, store, await declare_address(store, address), name)
-        listeners = call.platform.listeners
-        worker = await listeners.parse_listener_id(call.tenant, address, listener_id)
-        if worker is not None and await listeners.renew_lease(call.tenant, store, worker, listener.address.lease):
-            listener.worker_id, listener.listener_id = worker, listener_id or ""
-        return listener
+        """The listener that sends this request: a known one, or one that is not registered yet."""
+        session = cls(call, await declare_address(call.store, address), name)
+        listeners = call.tenant.listeners
+        worker_id = await listeners.parse_listener_id(address, listener_id)
+        if worker_id is not None and await listeners.renew_lease(worker_id, session.address.lease):
+            session.worker_id, session.listener_id = worker_id, listener_id or ""
+        return session
 
     async def ensure_registered(self) -> int:
-        """Its number in the store: it is registered if it is not."""
+        """The listener's number in the store, registered if it is not."""
         if self.worker_id is None:
-            self.worker_id = await self.call.platform.listeners.register(
-                self.call, self.store, self.address, self.display_name
-            )
-            self.listener_id = await self.call.platform.listeners.make_listener_id(
-                self.call.tenant, self.address.name, self.worker_id
-            )
+            listeners = self.call.tenant.listeners
+            self.worker_id = await listeners.register(self.call.caller, self.address, self.display_name)
+            self.listener_id = await listeners.make_listener_id(self.address.name, self.worker_id)
         return self.worker_id
 
     async def list_claimed(self) -> list[Run]:
-        """The runs that it holds by the store's account, the oldest first."""
+        """The runs that the listener holds according to the store, the oldest first."""
         if self.worker_id is None:
             return []
-        where = RunFilter(states=[RunState.RUNNING], workflow=self.address.name, owner=self.worker_id)
-        return (await self.store.list_runs(where, limit=1000))[::-1]
+        owned = RunFilter(states=[RunState.RUNNING], workflow=self.address.name, owner=self.worker_id)
+        return (await self.call.store.list_runs(owned, limit=1000))[::-1]
 
     async def list_unacknowledged(self, active_deliveries: Collection[str], limit: int) -> list[ClaimedDelivery]:
-        """Runs that it holds, and does not know of."""
-        known = frozenset(
-            active_deliveries
-        )  # what is settled while this looks was known, and may still look as if it were held
+        """Runs that the listener holds without knowing it."""
+        # A copy: a delivery that ends during this search was known, and may still look held.
+        known = frozenset(active_deliveries)
+        store = self.call.store
         found: list[ClaimedDelivery] = []
         for run in await self.list_claimed():
             if len(found) < limit and get_delivery_id(run) not in known:
-                whole = await self.store.get_run(run.id)
-                if whole is not None and whole.state is RunState.RUNNING and whole.epoch == run.epoch:
-                    [history] = await self.store.get_histories([run.key])
-                    found.append(ClaimedDelivery(whole, history))
+                current = await store.get_run(run.id)
+                if current is not None and current.state is RunState.RUNNING and current.epoch == run.epoch:
+                    [history] = await store.get_histories([run.key])
+                    found.append(ClaimedDelivery(current, history))
         return found
 
     async def next_delivery(self, active_deliveries: Collection[str] = ()) -> ClaimedDelivery:
-        """The next run that is handed to it, whenever there is one; ``active_deliveries`` are those it holds."""
+        """The next run for the listener, as soon as there is one; ``active_deliveries`` are those that it holds."""
         while self.is_isolated(active_deliveries):  # noqa: ASYNC110 - it may end by the clock as well
-            await asyncio.sleep(POLL_INTERVAL_S)
-        desk = self.call.platform.dispatchers.get(self.call.tenant)
-        caller = self.call.caller
-        wait = rules.ISOLATED_WAIT_LEASES * self.address.lease
-        waiting = PendingListener(
-            self.ensure_registered,
-            self.display_name or caller.name,
-            caller.remote_address,
-            check_key=None if self.call.is_internal else self.call.check_key,
-            get_suspects_after=lambda: wait if active_deliveries else 0.0,
-        )
-        return await desk.next_delivery(self.address.name, waiting)
+            await asyncio.sleep(ISOLATION_POLL_INTERVAL_S)
+        return await self.call.tenant.dispatcher.next_delivery(self, active_deliveries)
 
     def is_isolated(self, active_deliveries: Collection[str]) -> bool:
-        """Whether it holds a run that others died of, and is handed nothing else meanwhile."""
-        held = (self.call.platform.delivery_cache.get(self.call.tenant.namespace, id) for id in active_deliveries)
-        now, lease = self.store.now(), self.address.lease
-        return any(one is not None and one.is_isolated(now, lease) for one in held)
-
-    async def next_or_unacknowledged(self, active_deliveries: Collection[str]) -> ClaimedDelivery:
-        """The same, but first what it was handed in answers that never arrived."""
-        for again in await self.list_unacknowledged(active_deliveries, limit=1):
-            return again
-        return await self.next_delivery(active_deliveries)
+        """Whether the listener holds a run that killed other listeners, and so gets nothing else meanwhile."""
+        cache, namespace = self.call.platform.delivery_cache, self.call.tenant.namespace
+        held = (cache.get((namespace, id)) for id in active_deliveries)
+        now, lease = self.call.store.now(), self.address.lease
+        return any(delivery is not None and delivery.is_isolated(now, lease) for delivery in held)
 
     async def build_delivery(self, claimed: ClaimedDelivery) -> Delivery:
-        """The delivery as the listener gets it; and this server remembers it."""
-        self.call.platform.delivery_cache.put(self.call.tenant.namespace, get_delivery_id(claimed.run), claimed)
+        """The delivery as the listener gets it. The server remembers it."""
+        self.call.platform.delivery_cache[self.call.tenant.namespace, get_delivery_id(claimed.run)] = claimed
         return await build_delivery(self.call, claimed, self.listener_id, self.address.lease)
 
+    async def poll(self, active_deliveries: Collection[str], wait_s: float) -> Delivery | None:
+        """The next delivery; ``None`` if there is none within ``wait_s`` seconds."""
+        found = await wait_at_most(
+            self.call,
+            max(wait_s, MIN_WAIT_S),
+            self._next_or_unacknowledged(active_deliveries),
+            _wait_for_disconnect(self.call),
+        )
+        return None if found is None else await self.build_delivery(found)
 
-async def poll_delivery(
-    call: Call, address: str, *, listener_id: str | None, name: str, active_deliveries: Collection[str], wait_s: float
-) -> Delivery | None:
-    """The next delivery of an address; ``None`` if there is none for so long."""
-    asking = await ListenerSession.open(call, address, listener_id, name)
-    found = await wait_at_most(
-        call, max(wait_s, POLL_INTERVAL_S), asking.next_or_unacknowledged(active_deliveries), _wait_for_disconnect(call)
-    )
-    return None if found is None else await asking.build_delivery(found)
+    async def _next_or_unacknowledged(self, active_deliveries: Collection[str]) -> ClaimedDelivery:
+        for unacknowledged in await self.list_unacknowledged(active_deliveries, limit=1):
+            return unacknowledged
+        return await self.next_delivery(active_deliveries)
+
+    async def retire(self, active_deliveries: Collection[str]) -> None:
+        """The listener leaves. Deliveries that it does not know about go to others at once."""
+        if self.worker_id is None:
+            return
+        held = {get_delivery_id(run) for run in await self.list_claimed()}
+        for id in held.difference(active_deliveries):
+            with suppress(Problem):  # it ended at this moment
+                await release(self.call, id, "the listener has left", 0.0)
+        if held.isdisjoint(active_deliveries):
+            await self.call.tenant.listeners.retire(self.worker_id)
 
 
 async def _wait_for_disconnect(call: Call) -> None:
@@ -138,85 +132,62 @@ async def _wait_for_disconnect(call: Call) -> None:
 
 
 async def stream_deliveries(
-    call: Call, address: str, *, listener_id: str | None, name: str, active_deliveries: Collection[str], max_active: int
+    session: ListenerSession, active_deliveries: Collection[str], max_active: int
 ) -> AsyncGenerator[ServerSentEvent]:
     """Deliveries as they come, as many as the listener can hold at once."""
-    asking = await ListenerSession.open(call, address, listener_id, name)
-    worker = await asking.ensure_registered()
-    yield ServerSentEvent(
-        to_json_bytes({"listener_id": asking.listener_id, "lease": asking.address.lease}), event="listener"
-    )
-    holders, holder = call.platform.dispatchers.get(call.tenant).watcher, ConnectedListener()
-    call.platform.listeners.open_stream(call.tenant, worker)
+    call, listeners, lease = session.call, session.call.tenant.listeners, session.address.lease
+    worker_id = await session.ensure_registered()
+    yield ServerSentEvent(to_json_bytes({"listener_id": session.listener_id, "lease": lease}), event="listener")
+    watcher, listener = call.tenant.dispatcher.watcher, ConnectedListener()
+    listeners.open_stream(worker_id)
     try:
-        held = {get_delivery_id(run): run for run in await asking.list_claimed()}
+        held = {get_delivery_id(run): run for run in await session.list_claimed()}
         for id in sorted(set(active_deliveries) - set(held)):
             yield ServerSentEvent(to_json_bytes({"id": id}), event="ended")
         for id in set(active_deliveries) & set(held):
-            holders.watch(id, held[id], holder)
-        waiting = deque(await asking.list_unacknowledged(holder.delivery_ids, limit=max_active))
-        suspects: set[str] = set()
-        seconds = asking.address.lease / 3
+            watcher.watch(id, held[id], listener)
+        waiting = deque(await session.list_unacknowledged(listener.delivery_ids, limit=max_active))
+        seen_once: set[str] = set()
         while not call.platform.closing.is_set():
-            # Who holds something must be heard of itself: a stream is open also to a process that stands still.
-            if not holder.delivery_ids:
-                lives = await call.platform.listeners.keep_alive(
-                    call.tenant, asking.store, worker, asking.address.lease
-                )
-                if not lives:
-                    return  # it was taken for dead: whoever comes back is a new listener
-            holder.changed.clear()
-            while holder.ended_ids:
-                yield ServerSentEvent(to_json_bytes({"id": holder.ended_ids.pop()}), event="ended")
-            if len(holder.delivery_ids) >= max_active:
-                await wait_at_most(call, seconds, holder.changed.wait())
+            # A listener that holds a delivery must renew its lease itself: a frozen process keeps its stream open.
+            if not listener.delivery_ids and not await listeners.keep_alive(worker_id, lease):
+                return  # it was declared dead: if it reconnects, it is a new listener
+            listener.changed.clear()
+            while listener.ended_ids:
+                yield ServerSentEvent(to_json_bytes({"id": listener.ended_ids.pop()}), event="ended")
+            if len(listener.delivery_ids) >= max_active:
+                await wait_at_most(call, lease / 3, listener.changed.wait())
                 continue
             if waiting:
                 found = waiting.popleft()
             else:
-                found = await wait_at_most(
-                    call, seconds, asking.next_delivery(holder.delivery_ids), holder.changed.wait()
-                )
+                next_delivery = session.next_delivery(listener.delivery_ids)
+                found = await wait_at_most(call, lease / 3, next_delivery, listener.changed.wait())
             if found is not None:
-                delivery = await asking.build_delivery(found)
-                holders.watch(delivery.id, found.run, holder)
+                delivery = await session.build_delivery(found)
+                watcher.watch(delivery.id, found.run, listener)
                 data = await call.run_body_work(0, partial(to_json_bytes, delivery))
                 yield ServerSentEvent(data, event="delivery", id=delivery.id)
-                call.value_bytes = 0  # the next delivery is another one
-            elif not holder.changed.is_set():
-                # Another stream of this very listener, which nobody reads any more, may have been handed something.
-                # What was seen only once may be on its way back at this moment.
-                again = {
-                    get_delivery_id(one.run): one
-                    for one in await asking.list_unacknowledged(holder.delivery_ids, limit=max_active)
+                call.value_bytes = 0  # the size of this delivery does not count for the next one
+            elif not listener.changed.is_set():
+                # An earlier stream of this listener, which broke, may have been handed a run. A run that was seen only
+                # once may just be on its way back.
+                unacknowledged = {
+                    get_delivery_id(claimed.run): claimed
+                    for claimed in await session.list_unacknowledged(listener.delivery_ids, limit=max_active)
                 }
-                waiting.extend(one for id, one in again.items() if id in suspects)
-                suspects = set(again)
+                waiting.extend(claimed for id, claimed in unacknowledged.items() if id in seen_once)
+                seen_once = set(unacknowledged)
     finally:
-        holders.remove_listener(holder)
-        is_last = call.platform.listeners.close_stream(call.tenant, worker)
+        watcher.remove_listener(listener)
+        is_last = listeners.close_stream(worker_id)
         if is_last and not call.platform.closing.is_set():
-            await asyncio.shield(_handle_disconnect(asking, worker))
-
-
-async def retire_listener(
-    call: Call, address: str, *, listener_id: str | None, active_deliveries: Collection[str]
-) -> None:
-    """The listener takes nothing more. What it was handed and does not know of goes to others at once."""
-    asking = await ListenerSession.open(call, address, listener_id, "")
-    if asking.worker_id is None:
-        return
-    held = {get_delivery_id(run) for run in await asking.list_claimed()}
-    for id in held.difference(active_deliveries):
-        with suppress(Problem):  # it is over at this very moment
-            await release(call, id, "the listener has left", 0.0)
-    if held.isdisjoint(active_deliveries):
-        await asking.store.workers.retire(asking.worker_id)
+            await asyncio.shield(_handle_disconnect(session, worker_id))
 
 
 async def _handle_disconnect(session: ListenerSession, worker_id: int) -> None:
-    """The connection is broken: whoever held something has a moment to come back; others are gone."""
+    """The connection broke: a listener that holds a delivery has a moment to reconnect; others are gone."""
     if await session.list_claimed():
-        await session.call.platform.listeners.shorten_lease(session.call.tenant, session.store, worker_id)
+        await session.call.tenant.listeners.shorten_lease(worker_id)
     else:
-        await session.store.workers.retire(worker_id)
+        await session.call.tenant.listeners.retire(worker_id)

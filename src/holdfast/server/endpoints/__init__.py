@@ -1,4 +1,4 @@
-"""What can be asked for over HTTP: a module for each thing, and all of them together."""
+"""The endpoints of the HTTP API: a module for each resource, and all of them together."""
 
 from __future__ import annotations
 
@@ -30,23 +30,12 @@ from holdfast.server.http.router import Endpoint
 from holdfast.server.webhooks.sender import run_webhook_sender
 
 ENDPOINTS: Sequence[Endpoint] = [
-    *server_info.router.endpoints,
-    *overview.router.endpoints,
-    *runs.router.endpoints,
-    *run_reports.router.endpoints,
-    *events.router.endpoints,
-    *run_control.router.endpoints,
-    *approvals.router.endpoints,
-    *schedules.router.endpoints,
-    *queues.router.endpoints,
-    *memories.router.endpoints,
-    *agents.router.endpoints,
-    *usage.router.endpoints,
-    *addresses.router.endpoints,
-    *deliveries.router.endpoints,
-    *policies.router.endpoints,
-    *keys.router.endpoints,
-    *audit.router.endpoints,
-]
+    endpoint
+    for module in (
+        server_info, overview, runs, run_reports, events, run_control, approvals, schedules, queues, memories, agents,
+        usage, addresses, deliveries, policies, keys, audit,
+    )
+    for endpoint in module.router.endpoints
+]  # fmt: skip
 
 BACKGROUND_TASKS: Sequence[BackgroundTask] = [run_sweeper, run_policy_enforcer, run_webhook_sender]

@@ -1,4 +1,4 @@
-"""Agents and workflows: whether they are served, how to disable and enable them everywhere; and the workers."""
+"""Agents and workflows: their health, and how to disable and enable them everywhere; and the workers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ router = Router()
 
 @router("GET", "/v1/agents", scope=Scope.READ)
 async def list_agents(call: Call) -> Items[Health]:
-    """How it is with every agent and workflow that was announced: who serves it, by its workers' heartbeats."""
+    """The health of every announced agent and workflow: which workers serve it, by their heartbeats."""
     return Items[Health](items=await call.client.health())
 
 
 @router("GET", "/v1/agents/{name}", scope=Scope.READ)
 async def get_agent(call: Call, name: str) -> Health:
-    """How it is with one agent or workflow."""
-    for one in await call.client.health():
-        if one.name == name:
-            return one
+    """The health of one agent or workflow."""
+    for health in await call.client.health():
+        if health.name == name:
+            return health
     raise UnknownWorkflow(
         f"nobody has announced an agent or a workflow {name!r}: GET /v1/agents tells which there are. A worker "
         f"announces what it serves when it starts; an agent of another framework, with its first heartbeat."
@@ -62,21 +62,21 @@ async def enable_agent(call: Call, name: str) -> Changed:
 @router("GET", "/v1/disabled", scope=Scope.READ)
 async def list_disabled(call: Call) -> Items[DisabledWorkflow]:
     """The disabled agents and workflows: since when, by whom, and why."""
-    off = await call.client.disabled_workflows()
-    return Items[DisabledWorkflow](items=[off[name] for name in sorted(off)])
+    disabled = await call.client.disabled_workflows()
+    return Items[DisabledWorkflow](items=[disabled[name] for name in sorted(disabled)])
 
 
 # Agents that take no deliveries
 
 
 class HeartbeatBody(RequestModel):
-    """A sign of life."""
+    """A heartbeat."""
 
     listener_id: Annotated[
         str | None,
-        Field(max_length=200, description="What the answer to the last one said; left out by a process that starts."),
+        Field(max_length=200, description="From the response to the previous heartbeat; left out in the first one."),
     ] = None
-    name: Annotated[Text, Field(description="What people call the process.")] = ""
+    name: Annotated[Text, Field(description="The name of the process, for people to read.")] = ""
     lease: Annotated[
         float | None,
         Field(ge=MIN_LEASE_S, le=MAX_LEASE_S, description="Seconds until it counts as silent."),
@@ -86,30 +86,30 @@ class HeartbeatBody(RequestModel):
 
 
 class HeartbeatResponse(BaseModel):
-    """What an agent learns when it is heard of."""
+    """The response to a heartbeat."""
 
-    listener_id: Annotated[str, Field(description="Hand it in with the next heartbeat.")]
+    listener_id: Annotated[str, Field(description="Send it with the next heartbeat.")]
     lease: float
     disabled: Annotated[bool, Field(description="The agent is disabled: it should do nothing until it is enabled.")]
 
 
 @router("POST", "/v1/agents/{name}/heartbeat", scope=Scope.LISTEN, is_address_scoped=True, is_audited=False)
 async def send_heartbeat(call: Call, name: str, body: HeartbeatBody) -> HeartbeatResponse:
-    """Tell that an agent of another framework is alive, and hear whether it is to stop.
+    """Report that an agent of another framework is alive, and learn whether it is disabled.
 
-    It is for those that take no deliveries; those that do are heard of by what they ask for. `GET /v1/agents` tells of
-    it from the first heartbeat on.
+    This is for agents that take no deliveries; the requests of those that do are their heartbeats. `GET /v1/agents`
+    lists the agent from the first heartbeat on.
     """
-    store, tenant, listeners = await call.store(), call.tenant, call.platform.listeners
-    address = await declare_address(store, name)
+    listeners = call.tenant.listeners
+    address = await declare_address(call.store, name)
     lease = address.lease if body.lease is None else body.lease
-    worker = await listeners.parse_listener_id(tenant, name, body.listener_id)
-    if worker is None or not await listeners.keep_alive(tenant, store, worker, lease):
-        worker = await listeners.register(call, store, replace(address, lease=lease), body.name)
+    worker_id = await listeners.parse_listener_id(name, body.listener_id)
+    if worker_id is None or not await listeners.keep_alive(worker_id, lease):
+        worker_id = await listeners.register(call.caller, replace(address, lease=lease), body.name)
     return HeartbeatResponse(
-        listener_id=await listeners.make_listener_id(tenant, name, worker),
+        listener_id=await listeners.make_listener_id(name, worker_id),
         lease=lease,
-        disabled=await call.platform.disabled_workflows.is_disabled(tenant, name),
+        disabled=await call.tenant.disabled_workflows.is_disabled(call.store, name),
     )
 
 
@@ -118,5 +118,5 @@ async def send_heartbeat(call: Call, name: str, body: HeartbeatBody) -> Heartbea
 
 @router("GET", "/v1/workers", scope=Scope.READ)
 async def list_workers(call: Call) -> Items[WorkerInfo]:
-    """The workers that are live, and those that unfinished runs refer to; with the runs that they hold."""
+    """The live workers, and those that unfinished runs refer to, with the runs that they hold."""
     return Items[WorkerInfo](items=await call.client.workers())

@@ -1,23 +1,30 @@
-"""Calls on a delivery: only its listener makes them, and only as long as it is the listener's."""
+"""Calls on a delivery, by the listener that holds it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from holdfast.admission.usage import NANO_PER_USD, Usage
 from holdfast.core.states import RunState
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.deliveries import delivery_operations, waits
-from holdfast.server.deliveries.delivery import Delivery, build_delivery, find_claimed_delivery
+from holdfast.server.deliveries import delivery_operations, steps, waits
+from holdfast.server.deliveries.delivery import (
+    Delivery,
+    RecordedStep,
+    build_delivery,
+    build_step,
+    find_claimed_delivery,
+)
 from holdfast.server.deliveries.history import DeliveryRecord, read_deliveries
-from holdfast.server.http.models import MAX_DURATION_S, MAX_INT, AssumedUtcDatetime, Items
+from holdfast.server.deliveries.steps import AttemptBody, StepBody
+from holdfast.server.http.models import MAX_DURATION_S, Items
 from holdfast.server.http.router import Handler, RequestModel, Router
 from holdfast.services.json_schemas import check_schema
 from holdfast.services.thread_offload import LARGE_BYTES
@@ -27,67 +34,16 @@ from holdfast.stores.approvals import ApprovalRequest
 router = Router()
 
 
-class UsageBody(RequestModel):
-    """What the model calls of a step have used."""
+@dataclass(frozen=True, slots=True)
+class StepResponse(RecordedStep):
+    """A recorded step."""
 
-    calls: int = Field(1, ge=0, le=MAX_INT)
-    input_tokens: int = Field(0, ge=0, le=MAX_INT)
-    output_tokens: int = Field(0, ge=0, le=MAX_INT)
-    cached_tokens: int = Field(0, ge=0, le=MAX_INT)
-    usd: float | None = Field(None, ge=0, le=1_000_000)
-    """What they have cost; left out if that is not known."""
-    model: str = Field("", max_length=200)
-
-    def to_step_usage(self) -> delivery_operations.StepUsage:
-        """As the journal has it."""
-        used = Usage(
-            calls=self.calls,
-            input_tokens=self.input_tokens,
-            output_tokens=self.output_tokens,
-            cached_tokens=self.cached_tokens,
-            nano_usd=0 if self.usd is None else round(self.usd * NANO_PER_USD),
-            unpriced=self.calls if self.usd is None else 0,
-        )
-        return delivery_operations.StepUsage(used, self.model)
-
-
-class StepBody(RequestModel):
-    """The outcome of a step."""
-
-    name: str = Field(min_length=1, max_length=200)
-    output: Any = None
-    started_at: AssumedUtcDatetime | None = None
-    attempts: int = Field(1, ge=1, le=10_000)
-    arguments: str = Field("", max_length=10_000)
-    """What it was called with, in a few words, for people to read."""
-    usage: UsageBody | None = None
-
-
-class AttemptBody(RequestModel):
-    """A step that begins."""
-
-    name: str = Field(min_length=1, max_length=200)
-    attempt: int = Field(1, ge=1, le=10_000)
-    once: bool = False
-    """It must happen at most once: if this listener dies over it, the next one is told that it may have happened."""
-    error: str = Field("", max_length=10_000)
-    """Why the attempt before it failed."""
-    progress: Any = None
-
-
-class StepResponse(BaseModel):
-    """A step as it is recorded."""
-
-    name: str
-    kind: str
-    output: Any
-    recorded_at: datetime
     is_new: bool
-    """False: it was recorded before, and this is what was recorded then."""
+    """False: it was recorded before, with this output."""
 
 
 class LeaseResponse(BaseModel):
-    """How long a listener is believed to live."""
+    """The lease of a listener, in seconds."""
 
     lease: float
 
@@ -106,30 +62,30 @@ class ErrorBody(RequestModel):
 
 
 class FailBody(RequestModel):
-    """That a delivery has failed."""
+    """The failure of a delivery."""
 
     error: ErrorBody = ErrorBody()
     retry: bool = True
-    """Whether it is to be delivered again, as often as it may be."""
+    """Whether to deliver the run again, until its deliveries are used up."""
     delay: float | None = Field(None, ge=0, le=MAX_DURATION_S)
-    """Seconds until then; longer each time unless given."""
+    """Seconds until then; default: longer each time."""
 
 
 class ReleaseBody(RequestModel):
-    """That a delivery is given back."""
+    """The release of a delivery."""
 
     reason: str = Field("", max_length=1000)
     delay: float = Field(0.0, ge=0, le=MAX_DURATION_S)
 
 
 class ApprovalRequestBody(RequestModel):
-    """A question to a person."""
+    """A question for a person."""
 
     name: str = Field(min_length=1, max_length=200)
     question: str = Field(min_length=1, max_length=10_000)
     choices: list[str] = Field(default_factory=list, max_length=100)
     form: dict[str, Any] | None = None
-    """The JSON schema of what is to be filled in."""
+    """The JSON schema of a form to fill in."""
     assignee: str = Field("", max_length=200)
     reason: str = Field("", max_length=10_000)
     timeout: float | None = Field(None, gt=0, le=MAX_DURATION_S)
@@ -151,7 +107,7 @@ class RunStateResponse(BaseModel):
 
 
 class WaitResponse(BaseModel):
-    """What has become of a wait: an output, or the run is parked and the delivery is over."""
+    """The outcome of a wait; or the run is parked, and the delivery has ended."""
 
     parked: bool
     name: str
@@ -164,7 +120,7 @@ _LOST_RESPONSES = {409: "The delivery is over."}
 
 
 def _operation(name: str, *, parked: str | None = None, headers: tuple[str, ...] = ()) -> Callable[[Handler], Handler]:
-    """Declare what the listener of a delivery may do with it; ``parked`` says what a 202 means."""
+    """Declare an operation on a delivery, for its listener; ``parked`` says what a 202 means."""
     return router(
         "POST",
         f"/v1/deliveries/{{delivery}}/{name}",
@@ -179,52 +135,36 @@ def _operation(name: str, *, parked: str | None = None, headers: tuple[str, ...]
     "GET", "/v1/deliveries/{delivery}", scope=Scope.LISTEN, extra_responses=_LOST_RESPONSES, headers=(VALUES_HEADER,)
 )
 async def get_delivery(call: Call, delivery: str) -> Delivery:
-    """A delivery that is still held, with all that is recorded of it."""
-    _, held = await find_claimed_delivery(call, delivery, refresh=True)
-    listeners = call.platform.listeners
-    name = await listeners.make_listener_id(call.tenant, held.run.workflow, held.run.owner or 0)
-    return await build_delivery(call, held, name, await listeners.get_lease(call.tenant, held.run.workflow))
+    """A delivery that is still held, with everything that is recorded."""
+    held = await find_claimed_delivery(call, delivery, refresh=True)
+    address, listeners = held.run.workflow, call.tenant.listeners
+    listener_id = await listeners.make_listener_id(address, held.run.owner or 0)
+    return await build_delivery(call, held, listener_id, (await listeners.get_settings(address)).lease)
 
 
 @_operation("steps", headers=(VALUES_HEADER,))
 async def record_step(call: Call, delivery: str, body: StepBody) -> StepResponse:
     """Record the outcome of a step, before the next one begins.
 
-    Steps are known by their names: the first outcome under a name counts, and recording it again tells what it was.
+    Steps are identified by name. The first outcome of a name counts, and the response to a repeat has that one.
     """
-    step, is_new = await delivery_operations.record_step(
-        call,
-        delivery,
-        body.name,
-        await call.prepare_value(body.output, f"the output of step {body.name!r}"),
-        started_at=body.started_at,
-        attempts=body.attempts,
-        arguments=body.arguments,
-        usage=None if body.usage is None else body.usage.to_step_usage(),
-    )
-    return StepResponse(name=step.name, kind=step.kind, output=step.output, recorded_at=step.recorded_at, is_new=is_new)
+    record, is_new = await steps.record_step(call, delivery, body)
+    step = await build_step(call, record)
+    return StepResponse(step.name, step.kind, step.output, step.recorded_at, is_new)
 
 
 @_operation("attempts", headers=(VALUES_HEADER,))
 async def note_attempt(call: Call, delivery: str, body: AttemptBody) -> None:
-    """Note that a step begins, so that the next listener knows if this one dies over it."""
-    await delivery_operations.note_attempt(
-        call,
-        delivery,
-        body.name,
-        attempt=body.attempt,
-        once=body.once,
-        error=body.error,
-        progress=await call.prepare_value(body.progress, f"the progress of step {body.name!r}"),
-    )
+    """Note that a step begins, so that the next listener knows about it if this one dies meanwhile."""
+    await steps.note_attempt(call, delivery, body)
 
 
 @_operation("heartbeat")
 async def heartbeat(call: Call, delivery: str) -> LeaseResponse:
-    """Say that the listener lives.
+    """Renew the lease of the listener.
 
-    409 tells that the delivery is over: the run was cancelled or paused, its deadline has passed, its address was
-    disabled, or somebody else has it.
+    409 means that the delivery has ended: the run was cancelled or paused, its deadline has passed, its address was
+    disabled, or another listener has it.
     """
     return LeaseResponse(lease=await delivery_operations.record_heartbeat(call, delivery))
 
@@ -238,7 +178,7 @@ async def complete_delivery(call: Call, delivery: str, body: CompleteBody) -> Ru
 
 @_operation("fail")
 async def fail_delivery(call: Call, delivery: str, body: FailBody) -> RunStateResponse:
-    """Say that the delivery has failed: the run is delivered again, or ends with the error."""
+    """Report that the delivery failed: the run is delivered again, or ends with the error."""
     error = body.error
     state = await delivery_operations.fail(
         call, delivery, error.type, error.message, retry=body.retry, delay=body.delay
@@ -248,7 +188,7 @@ async def fail_delivery(call: Call, delivery: str, body: FailBody) -> RunStateRe
 
 @_operation("release")
 async def release_delivery(call: Call, delivery: str, body: ReleaseBody) -> RunStateResponse:
-    """Give the delivery back: the run goes to the next listener, and nothing is counted."""
+    """Give the delivery back: the run goes to the next listener, and that does not count as a failure."""
     return RunStateResponse(state=await delivery_operations.release(call, delivery, body.reason, body.delay))
 
 
@@ -258,14 +198,14 @@ async def release_delivery(call: Call, delivery: str, body: ReleaseBody) -> RunS
     headers=(VALUES_HEADER,),
 )
 async def request_approval(call: Call, delivery: str, body: ApprovalRequestBody) -> WaitResponse:
-    """Wait for a person's answer, without holding anything meanwhile.
+    """Wait for a person's answer, without holding the delivery meanwhile.
 
-    If it is there, it is told. If not, the run is parked, and is delivered again once it is there: ask the same under
-    the same name then.
+    If the answer is there, the response has it. If not, the run is parked, and is delivered again once it is there:
+    ask the same under the same name then.
     """
     form = b""
     if body.form is not None:
-        await find_claimed_delivery(call, delivery)  # who holds nothing has no schema checked either
+        await find_claimed_delivery(call, delivery)  # checking a schema is work, done only for holders of a delivery
         form = await call.run_large_work(LARGE_BYTES + 1, partial(_encode_form, body.form))
     question = ApprovalRequest(
         question=body.question,
@@ -274,31 +214,28 @@ async def request_approval(call: Call, delivery: str, body: ApprovalRequestBody)
         form_schema=form,
         reason=body.reason,
     )
-    return _build_wait_response(
-        call, body.name, await waits.wait_for_approval(call, delivery, body.name, question, body.timeout)
-    )
+    step = await waits.wait_for_approval(call, delivery, body.name, question, body.timeout)
+    return _build_wait_response(call, body.name, step)
 
 
 @_operation("wait", parked="The run waits: the delivery is over, and comes back.", headers=(VALUES_HEADER,))
 async def wait_for_signal_or_time(call: Call, delivery: str, body: WaitBody) -> WaitResponse:
-    """Wait for a signal, for a time, or for whichever comes first, without holding anything meanwhile.
+    """Wait for a signal, for a time, or for whichever comes first, without holding the delivery meanwhile.
 
-    If it is there, it is told. If not, the run is parked, and is delivered again once it is there: wait for the same
-    under the same name then.
+    If it has come, the response has the outcome. If not, the run is parked, and is delivered again once it has come:
+    wait for the same under the same name then.
     """
-    return _build_wait_response(
-        call, body.name, await waits.wait_for_signal_or_time(call, delivery, body.name, body.signal, body.seconds)
-    )
+    step = await waits.wait_for_signal_or_time(call, delivery, body.name, body.signal, body.seconds)
+    return _build_wait_response(call, body.name, step)
 
 
 @router("GET", "/v1/runs/{run}/deliveries", scope=Scope.READ)
 async def list_deliveries(call: Call, run: str) -> Items[DeliveryRecord]:
-    """Who has had a run, when, and how that ended."""
+    """The deliveries of a run: to which listener, when, and how each ended."""
     return Items[DeliveryRecord](items=await read_deliveries(call.tenant.connection, run))
 
 
-def _build_wait_response(call: Call, name: str, result: waits.WaitResult) -> WaitResponse:
-    step = result.step
+def _build_wait_response(call: Call, name: str, step: RecordedStep | None) -> WaitResponse:
     if step is None:
         call.status = 202
         return WaitResponse(parked=True, name=name)

@@ -1,7 +1,7 @@
-"""What happens in a run, as a stream or page by page, and what is recorded of it.
+"""The events of a run, as a stream or page by page, and its journal.
 
-A reader of the stream that is cut off comes back with the id of the last event that it had (``Last-Event-ID``, or
-``?after=``), and goes on behind it: nothing is missing, and nothing comes twice, whichever server answers.
+A reader whose stream breaks reconnects with the id of the last event that it got (``Last-Event-ID``, or ``?after=``),
+and continues after it: no event is missing, and none comes twice, whichever server responds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
-from starlette.responses import Response
+from starlette.responses import StreamingResponse
 
 from holdfast.codec import decode_plain
 from holdfast.core.records import Record, RecordKind
@@ -31,6 +31,7 @@ from holdfast.server.http.models import (
     Cursor,
     Name,
     Page,
+    PageQuery,
     PageSize,
     UtcDatetime,
     WaitSeconds,
@@ -59,22 +60,22 @@ _DATETIME_ADAPTER: TypeAdapter[datetime] = TypeAdapter(UtcDatetime)
 class EventsQuery(RequestModel):
     """Which events."""
 
-    after: Annotated[Cursor | None, Field(description="The offset of the last event that you had.")] = None
-    follow: Annotated[bool, Field(description="Of a stream: go on until the run has ended.")] = True
+    after: Annotated[Cursor | None, Field(description="The offset of the last event that you got.")] = None
+    follow: Annotated[bool, Field(description="For a stream: continue until the run has ended.")] = True
     wait: WaitSeconds = 0.0
     limit: PageSize = 100
 
 
 @router("GET", "/v1/runs/{id}/events", scope=Scope.READ, headers=(VALUES_HEADER, LAST_EVENT_ID))
-async def get_events(call: Call, id: str, query: EventsQuery) -> Page[Event] | Response:
-    """What happens in a run, from its beginning or behind `after`.
+async def get_events(call: Call, id: str, query: EventsQuery) -> Page[Event] | StreamingResponse:
+    """The events of a run, from its beginning or after `after`.
 
-    With `Accept: text/event-stream`, a stream that ends after the event `ended`: the `id` of each is its offset,
-    `event` its kind, `data` the event as below. A reader that comes back with `Last-Event-ID` goes on behind that.
-    So does one whose stream has ended without that event: the server was stopped, or something went wrong.
+    With `Accept: text/event-stream`, a stream that ends after the event `ended`. The `id` of each event is its offset,
+    `event` is its kind, and `data` is the event as below. To continue after an event, reconnect with its id as
+    `Last-Event-ID`. Do so, too, if the stream ends without the event `ended`: the server stopped, or something failed.
 
-    Else a page: those that are there, at most `limit`; if there are none, `wait` says for how long to wait for one. Go
-    on with its `next` as `after`.
+    Otherwise, a page of at most `limit` events. If there are none, `wait` is how many seconds to wait for one. To
+    continue, send its `next` as `after`.
     """
     after = query.after or call.request.headers.get(LAST_EVENT_ID) or None
     connection = call.tenant.connection
@@ -92,32 +93,29 @@ async def get_events(call: Call, id: str, query: EventsQuery) -> Page[Event] | R
 
 
 class FollowQuery(RequestModel):
-    """Which runs are followed, and from when on."""
+    """Which runs to follow, and since when."""
 
     workflow: Name | None = None
     tag: Name | None = None
-    state: Annotated[tuple[RunState, ...], Field(description="Of runs that are in one of these when it is told.")] = ()
-    since: Annotated[
-        UtcDatetime | None, Field(description="Also what has happened since then; from now on unless given.")
-    ] = None
+    state: Annotated[tuple[RunState, ...], Field(description="Events of runs that are in one of these states.")] = ()
+    since: Annotated[UtcDatetime | None, Field(description="Events since then; default: since now.")] = None
 
 
 @router("GET", "/v1/events", scope=Scope.READ, headers=(LAST_EVENT_ID, VALUES_HEADER))
-async def follow_runs(call: Call, query: FollowQuery) -> Response:
-    """What happens in all runs, as it happens, as server-sent events: runs that begin, steps that end, answers,
-    questions, takeovers, ends.
+async def follow_runs(call: Call, query: FollowQuery) -> StreamingResponse:
+    """The events of all runs, as they happen, as server-sent events: runs that start, steps that end, approvals,
+    answers, takeovers, and ends.
 
-    The first event, `following`, tells from which moment on. An event's id is a moment, too: a reader that was cut off
-    hands in the last one as `Last-Event-ID` or `since`, and is told what has happened since, a few of it once more.
+    The first event, `following`, says since when. The id of an event is a time, too: to continue after a broken
+    connection, send the last id as `Last-Event-ID` or `since`. You get a few events a second time.
     """
-    store = await call.store()
     since = query.since
     if (last := call.request.headers.get(LAST_EVENT_ID)) is not None and since is None:
         since = _parse_datetime(last)
-    begin = store.now() if since is None else since.timestamp() - OVERLAP_S
-    followed = TailFilter(query.workflow, query.tag, query.state)
+    position = call.store.now() if since is None else since.timestamp()
+    start = position if since is None else position - OVERLAP_S
     return make_event_response(
-        _stream_all_runs(call, followed, begin, store.now() if since is None else since.timestamp())
+        _stream_all_runs(call, TailFilter(query.workflow, query.tag, query.state), start, position)
     )
 
 
@@ -129,14 +127,14 @@ def _parse_datetime(text: str) -> datetime:
 
 
 async def _stream_all_runs(
-    call: Call, followed: TailFilter, started_at: float, position: float
+    call: Call, tail_filter: TailFilter, start: float, position: float
 ) -> AsyncGenerator[ServerSentEvent]:
     latest = to_datetime(position)
     yield ServerSentEvent(to_json_bytes({"since": latest}), FOLLOWING_KIND, to_json(latest))
-    async with aclosing(read_tail(call.tenant.connection, followed, started_at)) as happenings:
-        async for one in happenings:
-            latest = max(latest, one.at)
-            yield ServerSentEvent(await _encode_event(call, one), one.kind, to_json(latest))
+    async with aclosing(read_tail(call.tenant.connection, tail_filter, start)) as events:
+        async for event in events:
+            latest = max(latest, event.at)
+            yield ServerSentEvent(await _encode_event(call, event), event.kind, to_json(latest))
 
 
 async def _stream_run(call: Call, events: AsyncGenerator[Event]) -> AsyncGenerator[ServerSentEvent]:
@@ -163,13 +161,13 @@ async def _encode_event(call: Call, event: Event | TailEvent) -> bytes:
     return await call.run_large_work(estimate_size(event.data), partial(to_json_bytes, event, call.encode_value))
 
 
-# What is recorded
+# The journal
 
 
 class JournalStep(BaseModel):
-    """The outcome of something that a run has done, as it stands in its journal."""
+    """A record of a run's journal."""
 
-    number: Annotated[int | None, Field(description="As forks take it; null: of timers and the like.")]
+    number: Annotated[int | None, Field(description="The number that a fork takes; null for timers and the like.")]
     name: str
     kind: Annotated[str, Field(description="step, signal, approval, child, start, timer, compensation, cancel, …")]
     ok: bool
@@ -182,36 +180,28 @@ class JournalStep(BaseModel):
     worker: Annotated[str, Field(description="The name of the worker that recorded it.")]
 
 
-class StepsQuery(RequestModel):
-    """Which part of a journal."""
-
-    limit: PageSize = 100
-    cursor: Cursor | None = None
-
-
 @router("GET", "/v1/runs/{id}/journal", scope=Scope.READ)
 async def get_journal(call: Call, id: str) -> dict[str, Any]:
-    """A run and all that is recorded of it, exactly: what `holdfast export` writes and `holdfast replay` reads."""
+    """A run and its whole journal, as `holdfast export` writes it and `holdfast replay` reads it."""
     journal = await call.client.export(id)
-    size = get_values_size(journal.run) + sum(len(one.payload or b"") for one in journal.records)
+    size = get_values_size(journal.run) + sum(len(record.payload or b"") for record in journal.records)
     return await call.run_body_work(size, journal.to_json)
 
 
 @router("GET", "/v1/runs/{id}/steps", scope=Scope.READ, headers=(VALUES_HEADER,))
-async def list_steps(call: Call, id: str, query: StepsQuery) -> Page[JournalStep]:
-    """What is recorded of a run, in the order in which its code saw it."""
-    store = await call.store()
+async def list_steps(call: Call, id: str, query: PageQuery) -> Page[JournalStep]:
+    """The records of a run, in the order in which its code saw them."""
+    store = call.store
     after = -1 if query.cursor is None else parse_number_cursor("steps", query.cursor)
-    feed = await store.get_run_updates(id, after, _AFTER_ALL_LIVE_EVENTS, query.limit + 1)
-    if feed is None:
+    updates = await store.get_run_updates(id, after, _AFTER_ALL_LIVE_EVENTS, query.limit + 1)
+    if updates is None:
         raise make_run_not_found(store, id)
-    page = feed.records[: query.limit]
-    names = {one.id: one.name for one in await store.list_workers({record.worker for record in page})}
-    more = len(feed.records) > query.limit
+    page, has_more = query.split(updates.records)
+    names = {worker.id: worker.name for worker in await store.list_workers({record.worker for record in page})}
     size = sum(len(record.payload or b"") for record in page)
     return Page[JournalStep](
-        items=await call.run_body_work(size, lambda: [_build_step(one, names.get(one.worker, "")) for one in page]),
-        next=to_cursor("steps", page[-1].seq) if more else None,
+        items=await call.run_body_work(size, lambda: [_build_step(row, names.get(row.worker, "")) for row in page]),
+        next=to_cursor("steps", page[-1].seq) if has_more else None,
     )
 
 
@@ -233,7 +223,7 @@ def _build_step(record: Record, worker: str) -> JournalStep:
 
 
 def _decode_value(record: Record) -> Any:
-    """What was recorded, as plain data; ``None`` for what this version cannot read: it hides nothing else."""
+    """The recorded value as plain data; ``None`` if this version cannot read it, so that the list can be shown."""
     payload = record.payload or b"null"
     try:
         return decode_plain_output(payload) if record.kind is RecordKind.CHILD else decode_plain(payload)

@@ -1,4 +1,4 @@
-"""API keys, of the caller's own namespace: whoever administers one sees and changes nothing of the others."""
+"""API keys of the caller's own namespace: an admin of one namespace cannot see or change another."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ router = Router()
 
 
 class CreateKeyBody(RequestModel):
-    """A key to be made."""
+    """A new key."""
 
     name: Text
-    """What people call it."""
+    """Its name, for people to read."""
     scopes: list[Text] = Field(max_length=200)
     """Of ``read``, ``submit``, ``operate``, ``admin``, ``listen:<address>`` and ``listen:*``."""
     expires_at: UtcDatetime | None = None
@@ -30,7 +30,7 @@ class CreateKeyBody(RequestModel):
 
 @router("POST", "/v1/keys", scope=Scope.ADMIN, status=201, location="/v1/keys/{id}")
 async def create_api_key(call: Call, body: CreateKeyBody) -> CreatedApiKey:
-    """Make a key for the caller's namespace. Its token is told this once."""
+    """Make a key for the caller's namespace. Only this response has its token."""
     if body.expires_at is not None and body.expires_in is not None:
         raise Problem(422, "bad-input", "The values do not fit", "Give one of expires_at and expires_in.")
     now = call.platform.settings.now()
@@ -52,13 +52,13 @@ async def create_api_key(call: Call, body: CreateKeyBody) -> CreatedApiKey:
 
 @router("GET", "/v1/keys", scope=Scope.ADMIN)
 async def list_api_keys(call: Call) -> Items[ApiKey]:
-    """The keys of the caller's namespace, the oldest first; also those that were revoked or have expired."""
+    """The keys of the caller's namespace, oldest first, including revoked and expired ones."""
     return Items[ApiKey](items=await list_keys(await call.platform.tenants.get_home_store(), call.caller.namespace))
 
 
 @router("DELETE", "/v1/keys/{id}", scope=Scope.ADMIN)
 async def revoke_api_key(call: Call, id: str) -> Changed:
-    """Let a key open nothing any more: at once on this server, within two seconds on others."""
+    """Revoke a key: at once on this server, within two seconds on others."""
     now = call.platform.settings.now()
     try:
         changed = await revoke_key(await call.platform.tenants.get_home_store(), id, now, call.caller.namespace)

@@ -1,6 +1,6 @@
-"""Memories: values that outlive runs, kept by namespace and key, and found by the words in them.
+"""Memories: values that outlive runs, stored by namespace and key, and found by the words in them.
 
-The namespace in the path is one of memories, within the namespace that the caller's key is bound to.
+The namespace in the path is a namespace of memories, within the namespace that the caller's key is bound to.
 """
 
 from __future__ import annotations
@@ -32,75 +32,73 @@ router = Router()
 
 
 class MemoriesQuery(RequestModel):
-    """Which memories: those behind a key, or those with words in them."""
+    """Which memories: those after a key, or those that contain words."""
 
-    after: Annotated[Name | None, Field(description="Those behind this key.")] = None
-    q: Annotated[Text | None, Field(description="Those with some of these words in them, the best match first.")] = None
-    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="At most so many.")] = 100
+    after: Annotated[Name | None, Field(description="Those after this key.")] = None
+    q: Annotated[Text | None, Field(description="Those that contain some of these words, the best match first.")] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Maximum number of results.")] = 100
 
 
 class MemoryPage(BaseModel):
-    """Memories, and where to go on."""
+    """A page of memories."""
 
     items: list[MemoryEntry]
     next: Annotated[
-        str | None, Field(description="Hand it in as `after` for the next page; null: there is none, or `q` was given.")
+        str | None, Field(description="Send it as `after` to get the next page; null: there is none, or `q` was given.")
     ]
 
 
 @router("GET", "/v1/memories/{namespace}", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def list_memories(call: Call, namespace: str, query: MemoriesQuery) -> MemoryPage:
-    """Memories of a namespace: in the order of their keys, or, with `q`, by the words in them."""
-    store = await call.store()
+    """Memories of a namespace, by key, or with `q`, by the words in them."""
+    memories = call.store.memories
     validate_memory_namespace(namespace)
     if query.q is not None:
         check_query(query.q)
-        found = await store.memories.search(namespace, query.q, limit=query.limit)
+        found = await memories.search(namespace, query.q, limit=query.limit)
         return MemoryPage(items=await _decode_memories(call, found), next=None)
-    most = min(query.limit, MAX_LIMIT - 1)
-    found = await store.memories.list(namespace, after=query.after or "", limit=most + 1)
-    page = found[:most]
-    more = len(found) > most
-    return MemoryPage(items=await _decode_memories(call, page), next=page[-1].key if more else None)
+    limit = min(query.limit, MAX_LIMIT - 1)
+    found = await memories.list(namespace, after=query.after or "", limit=limit + 1)
+    page = found[:limit]
+    next_key = page[-1].key if len(found) > limit else None
+    return MemoryPage(items=await _decode_memories(call, page), next=next_key)
 
 
 @router("GET", "/v1/memories/{namespace}/{key}", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def get_memory(call: Call, namespace: str, key: str) -> MemoryEntry:
     """One memory."""
-    place = check_location(namespace, key)
-    found = await (await call.store()).memories.get(namespace, key)
+    location = check_location(namespace, key)
+    found = await call.store.memories.get(namespace, key)
     if found is None:
-        raise Problem(404, "memory-not-found", "There is no such memory", f"Nothing is kept as {place}.")
-    [told] = await _decode_memories(call, [found])
-    return told
+        raise Problem(404, "memory-not-found", "There is no such memory", f"Nothing is kept as {location}.")
+    [entry] = await _decode_memories(call, [found])
+    return entry
 
 
 class MemoryBody(RequestModel):
-    """A value to be kept."""
+    """A value to store."""
 
     value: Any
     text: Annotated[
         str | None,
-        Field(
-            max_length=MAX_SEARCH_TEXT_LENGTH, description="What it is found by; the words in the value unless given."
-        ),
+        Field(max_length=MAX_SEARCH_TEXT_LENGTH, description="The text that `q` searches; default: that of the value."),
     ] = None
 
 
 @router("PUT", "/v1/memories/{namespace}/{key}", scope=Scope.OPERATE, headers=(VALUES_HEADER,))
 async def put_memory(call: Call, namespace: str, key: str, body: MemoryBody) -> None:
-    """Keep a value, in place of the one that is there."""
-    now, most = (await call.store()).now(), call.client.max_value
+    """Store a value, in place of an existing one."""
+    now, max_value = call.store.now(), call.client.max_value
     value = await call.prepare_value(body.value)
-    change = await call.run_body_work(0, lambda: build_put(namespace, key, value, body.text, now, most))
+    change = await call.run_body_work(0, lambda: build_put(namespace, key, value, body.text, now, max_value))
     await call.tenant.connection.change_memory(change)
 
 
 @router("DELETE", "/v1/memories/{namespace}/{key}", scope=Scope.OPERATE)
 async def delete_memory(call: Call, namespace: str, key: str) -> None:
-    """Forget a value; harmless if there is none."""
+    """Delete a value, if there is one."""
     await call.client.memory.delete(namespace, key)
 
 
-async def _decode_memories(call: Call, found: Sequence[Memory]) -> list[MemoryEntry]:
-    return await call.run_body_work(sum(len(one.value) for one in found), lambda: [*map(entry_from_row, found)])
+async def _decode_memories(call: Call, rows: Sequence[Memory]) -> list[MemoryEntry]:
+    return await call.run_body_work(sum(len(row.value) for row in rows), lambda: [*map(entry_from_row, rows)])

@@ -1,6 +1,6 @@
-"""How everything is, in a few numbers, and a stream that tells when something has changed.
+"""An overview of a namespace in a few numbers, and a stream that reports changes.
 
-A page that shows lists does not ask for them again and again: it follows ``/v1/changes``, and asks when that says so.
+A page that shows lists does not poll them: it follows ``/v1/changes``, and reads them again after a change.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from starlette.responses import Response
+from starlette.responses import StreamingResponse
 
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.background.overview_feed import Overview, read_overview
@@ -22,20 +22,20 @@ router = Router()
 
 @router("GET", "/v1/overview", scope=Scope.READ)
 async def get_overview(call: Call) -> Overview:
-    """How everything is, in a few numbers."""
-    return await read_overview(await call.store())
+    """An overview of the namespace, in a few numbers."""
+    return await read_overview(call.store)
 
 
 @router("GET", "/v1/changes", scope=Scope.READ)
-async def follow_changes(call: Call) -> Response:
-    """Told whenever something has changed, at most once a second, as server-sent events: `changed`, with the overview.
+async def follow_changes(call: Call) -> StreamingResponse:
+    """An event `changed` with the overview whenever something has changed, at most once a second.
 
-    The first one comes at once. What has changed is not told: whoever shows something asks for it again.
+    The first event comes at once. Events do not say what has changed: read what you show again.
     """
     return make_event_response(_stream_changes(call))
 
 
 async def _stream_changes(call: Call) -> AsyncGenerator[ServerSentEvent]:
-    async with aclosing(call.platform.overview_feeds.follow(call.tenant)) as overviews:
+    async with aclosing(call.tenant.overview_feed.follow()) as overviews:
         async for overview in overviews:
             yield ServerSentEvent(to_json_bytes(overview), "changed")

@@ -1,4 +1,4 @@
-"""Policies of agents, workflows and addresses: limits per day, and what happens when one is reached."""
+"""Policies of agents, workflows, and addresses: daily limits, and what happens when one is reached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ router = Router()
 
 
 class PolicyBody(RequestModel):
-    """What may be used up in a day; what is left out is not limited."""
+    """Daily limits; a limit that is left out does not apply."""
 
     runs_per_day: int | None = Field(None, ge=0, le=MAX_INT)
     usd_per_day: float | None = Field(None, ge=0, le=1e9)
@@ -24,14 +24,14 @@ class PolicyBody(RequestModel):
 
 @router("GET", "/v1/policies", scope=Scope.READ)
 async def list_all_policies(call: Call) -> Items[PolicyInfo]:
-    """All policies, and how the day is for each."""
+    """All policies, and today's use of each."""
     return Items[PolicyInfo](items=await call.client.policies.list())
 
 
 @router("GET", "/v1/agents/{agent}/policy", scope=Scope.READ)
 async def get_policy(call: Call, agent: str) -> PolicyInfo:
-    """The policy of an agent, a workflow or an address, and how the day is."""
-    found = await read_policy_info(await call.store(), agent)
+    """The policy of an agent, a workflow, or an address, and today's use."""
+    found = await read_policy_info(call.store, agent)
     if found is None:
         raise Problem(404, "no-policy", "There is no policy", f"{agent!r} has no policy: its days are not limited.")
     return found
@@ -39,16 +39,16 @@ async def get_policy(call: Call, agent: str) -> PolicyInfo:
 
 @router("PUT", "/v1/agents/{agent}/policy", scope=Scope.ADMIN)
 async def set_policy(call: Call, agent: str, body: PolicyBody) -> PolicyInfo:
-    """Limit the runs and the cost of a day, and say what happens when a limit is reached.
+    """Limit the runs and the cost of a day, and set what happens when a limit is reached.
 
-    `notify` only tells; `refuse` starts no more runs until the day (of UTC) is over; `pause` disables it until the day
-    is over; `disable` until someone enables it.
+    `notify` only logs it; `refuse` starts no more runs until the end of the day (in UTC); `pause` disables the agent
+    until the end of the day; `disable` disables it until someone enables it.
     """
-    await put_policy(await call.store(), agent, Policy(body.runs_per_day, body.usd_per_day, body.on_breach))
+    await put_policy(call.store, agent, Policy(body.runs_per_day, body.usd_per_day, body.on_breach))
     return await get_policy(call, agent)
 
 
 @router("DELETE", "/v1/agents/{agent}/policy", scope=Scope.ADMIN)
 async def remove_policy(call: Call, agent: str) -> Changed:
-    """Let it have no policy. What the policy had disabled for the day is enabled."""
-    return Changed(changed=await delete_policy(await call.store(), agent))
+    """Remove a policy. An agent that the policy has disabled for the day is enabled."""
+    return Changed(changed=await delete_policy(call.store, agent))

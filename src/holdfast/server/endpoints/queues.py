@@ -1,4 +1,4 @@
-"""Queues with limits: looking at them, and setting their limits by hand."""
+"""Queues with limits: viewing them, and setting their limits by hand."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from holdfast.server.calls import Call, not_allowed_problem
 from holdfast.server.http.models import Changed, Rate
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.services.queues import QueueInfo
-from holdfast.stores.contract import Store
 from holdfast.stores.queues import NewQueue
 
 router = Router()
 
 
 class QueueLimitsBody(RequestModel):
-    """Limits to be set: only what is there changes, and null takes a limit away."""
+    """Limits to set. A limit that is left out stays as it is; null removes it."""
 
     concurrency: Annotated[int | None, Field(ge=1, le=10**9, description="Runs that are executed at once.")] = None
     rate: Annotated[Rate | None, Field(description="How many begin, or how many tokens they use.")] = None
@@ -30,15 +29,15 @@ class QueueLimitsBody(RequestModel):
 
 
 class QueueList(BaseModel):
-    """Queues with limits, and what others there are."""
+    """Queues with limits, and the names of all queues."""
 
     items: list[QueueInfo]
-    names: Annotated[list[str], Field(description="Of all queues that something is known of, with limits or without.")]
+    names: Annotated[list[str], Field(description="All known queues, with limits or without.")]
 
 
 @router("GET", "/v1/queues", scope=Scope.READ)
 async def list_queues(call: Call) -> QueueList:
-    """All queues with limits, in the order of their names."""
+    """All queues with limits, by name."""
     queues = call.client.queues
     return QueueList(items=await queues.list(), names=await queues.names())
 
@@ -51,39 +50,39 @@ async def get_queue(call: Call, name: str) -> QueueInfo:
 
 @router("PATCH", "/v1/queues/{name}", scope=Scope.OPERATE)
 async def set_queue_limits(call: Call, name: str, body: QueueLimitsBody) -> Changed:
-    """Set limits of a queue by hand, for all workers and at once. They stay until `reset`, whatever code says.
+    """Set limits of a queue by hand, for all workers and at once. They override those in code until `reset`.
 
-    A queue that has no limits yet gets some.
+    This also adds limits to a queue that has none.
     """
-    limits: dict[str, Any] = {one: getattr(body, one) for one in body.model_fields_set}
+    limits: dict[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
     return Changed(changed=await call.client.queues.set(name, **limits))
 
 
 @router("POST", "/v1/queues/{name}/reset", scope=Scope.OPERATE)
 async def reset_queue_limits(call: Call, name: str) -> Changed:
-    """Let a queue have the limits that code says, or none if it says nothing."""
+    """Restore the limits that a queue has in code, or none."""
     return Changed(changed=await call.client.queues.reset(name))
 
 
 @router("POST", "/v1/queues/{name}/pause", scope=Scope.OPERATE)
 async def pause_queue(call: Call, name: str) -> Changed:
-    """Let no run of a queue begin or go on until it is resumed; those that are being executed are left alone."""
+    """Keep runs of a queue from starting or continuing until it is resumed. Runs in execution are not affected."""
     return Changed(changed=await call.client.queues.pause(name))
 
 
 @router("POST", "/v1/queues/{name}/resume", scope=Scope.OPERATE)
 async def resume_queue(call: Call, name: str) -> Changed:
-    """Let its runs begin again."""
+    """Let the runs of a queue start again."""
     return Changed(changed=await call.client.queues.resume(name))
 
 
-async def announce_queue(call: Call, store: Store, queue: str | Queue | None) -> None:
-    """Make the limits of a queue known before a run is in it. Whoever only submits may not change them."""
+async def announce_queue(call: Call, queue: str | Queue | None) -> None:
+    """Store the limits of a queue before a run enters it. A key that may only submit may not change them."""
     if not isinstance(queue, Queue):
         return
-    known = await store.queues.list([queue.name])
+    known = await call.store.queues.list([queue.name])
     if known and known[0].declared_limits == queue.limits:
         return
     if not call.caller.has_scope(Scope.OPERATE):
         raise not_allowed_problem(Scope.OPERATE)
-    await store.queues.declare([NewQueue(queue.name, queue.limits)])
+    await call.store.queues.declare([NewQueue(queue.name, queue.limits)])

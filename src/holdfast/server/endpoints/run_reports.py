@@ -1,4 +1,4 @@
-"""The report of a run: all that is known of it, for people who look at it; its conversation and its tree of runs."""
+"""The report of a run: everything known about it, for display; its conversation and its run tree."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ router = Router("runs")
 
 
 class RunReportQuery(RequestModel):
-    """Which part of the journal, and how much of it."""
+    """Which part of the journal, and how much of each value."""
 
-    after: Annotated[int | None, Field(ge=-1, le=MAX_INT, description="Records behind the one with this `seq`.")] = None
+    after: Annotated[int | None, Field(ge=-1, le=MAX_INT, description="Records after the one with this `seq`.")] = None
     limit: PageSize = PAGE_SIZE
     values: Annotated[
         Literal["brief", "full"],
-        Field(description="`brief`: of values over 4 KiB, only the beginning, as text; the record has `is_truncated`."),
+        Field(description="`brief`: only the beginning of values over 4 KiB, as text; the record has `is_truncated`."),
     ] = "brief"
 
 
 @router("GET", "/v1/runs/{id}/report", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def get_run_report(call: Call, id: str, query: RunReportQuery) -> RunReport:
-    """All that is known of a run, with a page of its journal.
+    """Everything known about a run, with a page of its journal.
 
     `summary` describes what it did and what that cost, `advice` what to do next. If `has_more`, ask again with
     the `seq` of the last record as `after`.
     """
     after = -1 if query.after is None else query.after
-    report = await read_report(await call.store(), id, after, query.limit, brief=query.values == "brief")
+    report = await read_report(call.store, id, after, query.limit, brief=query.values == "brief")
     call.value_bytes += report.output_size or 0
     call.value_bytes += sum(entry.size for entry in report.journal if not entry.is_truncated)
     return report
@@ -47,9 +47,9 @@ async def get_run_report(call: Call, id: str, query: RunReportQuery) -> RunRepor
 
 @router("GET", "/v1/runs/{id}/records/{seq}", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def get_record(call: Call, id: str, seq: str) -> JournalEntry:
-    """One record of a run's journal, whole, however large it is."""
+    """One record of a run's journal, not truncated, however large it is."""
     is_number = seq.isascii() and seq.isdigit() and len(seq) <= 15
-    entry = await read_entry(await call.store(), id, int(seq) if is_number else MAX_INT)
+    entry = await read_entry(call.store, id, int(seq) if is_number else MAX_INT)
     if entry is None:
         raise Problem(
             404,
@@ -64,7 +64,7 @@ async def get_record(call: Call, id: str, seq: str) -> JournalEntry:
 
 
 class Conversation(BaseModel):
-    """What was said, in its order."""
+    """The messages of a conversation, in their order."""
 
     items: Annotated[
         list[dict[str, Any]],
@@ -78,12 +78,11 @@ class Conversation(BaseModel):
 
 @router("GET", "/v1/runs/{id}/conversation", scope=Scope.READ)
 async def get_conversation(call: Call, id: str) -> Conversation:
-    """What was said in an agent's run so far; empty for other runs."""
-    said = await read_conversation(await call.store(), id)
-    return Conversation(items=[message_to_json(one) for one in said])
+    """The conversation of an agent's run so far; empty for other runs."""
+    return Conversation(items=[message_to_json(message) for message in await read_conversation(call.store, id)])
 
 
 @router("GET", "/v1/runs/{id}/tree", scope=Scope.READ)
 async def get_run_tree(call: Call, id: str) -> RunTree:
-    """The tree of runs that a run is in, from its topmost ancestor down, at most 500 of them."""
-    return await read_run_tree(await call.store(), id)
+    """The run tree that a run is in, from its topmost ancestor down, at most 500 runs."""
+    return await read_run_tree(call.store, id)

@@ -1,10 +1,10 @@
-"""Runs: starting, finding and following them, and sending them signals.
+"""Runs: starting, finding, and awaiting them, and sending them signals.
 
-What else changes them is in ``run_control``, and what happens in them in ``events``.
+``run_control`` changes runs in other ways, and ``events`` reports what happens in them.
 
-**Sending a start again.** With an ``Idempotency-Key``, the id of the run follows from the key, so that the same request
-finds the run that the first one has started, also on another server and after a restart: nothing is kept but the run
-itself. If it was sent with other inputs, that is a conflict. A workflow that makes ids of its inputs needs no such key.
+**Repeating a start.** With an ``Idempotency-Key``, the id of the run follows from the key. So a repeat of the request
+finds the run that the first one started, even on another server and after a restart: nothing is stored but the run
+itself. A repeat with other inputs is a conflict. A workflow that makes ids of its inputs needs no such key.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from holdfast.server.endpoints.queues import announce_queue
 from holdfast.server.http.bounded_wait import wait_at_most
 from holdfast.server.http.models import (
     Changed,
-    Cursor,
     Items,
     Name,
     Page,
+    PageQuery,
     PageSize,
     StartOptionsBody,
     Text,
@@ -57,14 +57,13 @@ from holdfast.stores.operations import Run, StartResult, StartRun
 router = Router()
 
 MAX_RUNS_SCANNED = 2500
-"""Runs that one request for a list looks at, if an index cannot tell which ones match."""
+"""Runs that one list request examines if no index says which ones match."""
 MAX_BATCH_SIZE = 10_000
-"""Runs that are started by one request."""
 
 
 async def build_run_info(call: Call, run: Run) -> RunInfo:
-    """What can be told of a run whose row was read."""
-    [info] = await read_run_infos(await call.store(), [run])
+    """A run as the caller may see it, from its row."""
+    [info] = await read_run_infos(call.store, [run])
     call.value_bytes += get_values_size(run)
     return redact_run(call, info)
 
@@ -79,19 +78,19 @@ class ArgumentsBody(RequestModel):
     kwargs: Annotated[dict[Name, Any], Field(description="By name.", default_factory=dict)]
 
     def decode_arguments(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
-        """The values themselves, by position and by name."""
-        args = [call.decode_value(one, f"argument {number}") for number, one in enumerate(self.args, 1)]
-        kwargs = {name: call.decode_value(one, f"argument {name!r}") for name, one in self.kwargs.items()}
+        """The decoded values, by position and by name."""
+        args = [call.decode_value(data, f"argument {number}") for number, data in enumerate(self.args, 1)]
+        kwargs = {name: call.decode_value(data, f"argument {name!r}") for name, data in self.kwargs.items()}
         return args, kwargs
 
     async def prepare_arguments(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
-        """The same, to be stored."""
-        args = [await call.prepare_value(one, f"argument {number}") for number, one in enumerate(self.args, 1)]
-        kwargs = {name: await call.prepare_value(one, f"argument {name!r}") for name, one in self.kwargs.items()}
+        """The values, ready to be stored, by position and by name."""
+        args = [await call.prepare_value(data, f"argument {number}") for number, data in enumerate(self.args, 1)]
+        kwargs = {name: await call.prepare_value(data, f"argument {name!r}") for name, data in self.kwargs.items()}
         return args, kwargs
 
     def encode_inputs(self, call: Call, spec: WorkflowSpec, path: str = "") -> bytes:
-        """As they are recorded; ``path`` is where this is in the body. Raises ``InputError``."""
+        """The inputs as they are recorded; ``path`` is where they are in the body. Raises ``InputError``."""
         args, kwargs = self.decode_arguments(call)
         try:
             return bind_inputs(spec, args, kwargs)
@@ -99,7 +98,7 @@ class ArgumentsBody(RequestModel):
             raise self.locate_violations(error, spec, path) from None
 
     def locate_violations(self, error: InputError, spec: WorkflowSpec, path: str = "") -> InputError:
-        """The same error, with the paths of values in the body in place of the inputs' names."""
+        """The same error, with paths in the body in place of the names of inputs."""
 
         def locate(input: str) -> str:
             name = re.split(r"[.\[]", input, maxsplit=1)[0]
@@ -108,14 +107,15 @@ class ArgumentsBody(RequestModel):
                 return f"{path}kwargs.{input}"
             return f"{path}args.{position}{input.removeprefix(name)}"
 
-        return InputError(str(error), [{**one, "path": locate(one["path"])} for one in error.violations])
+        violations = [{**violation, "path": locate(violation["path"])} for violation in error.violations]
+        return InputError(str(error), violations)
 
 
 class StartBody(StartOptionsBody, ArgumentsBody):
-    """A run to be started."""
+    """A run to start."""
 
     workflow: Annotated[Name, Field(description="A worker must have announced it.")]
-    id: Annotated[Name | None, Field(description="The run's id: one that is there with the same inputs is joined.")] = (
+    id: Annotated[Name | None, Field(description="The run's id. An existing run with the same inputs is joined.")] = (
         None
     )
 
@@ -125,7 +125,7 @@ class StartBody(StartOptionsBody, ArgumentsBody):
 
 
 class BatchBody(StartOptionsBody):
-    """Runs of one workflow to be started, with the same options."""
+    """Runs of one workflow to start with the same options."""
 
     workflow: Name
     calls: Annotated[list[ArgumentsBody], Field(min_length=1, max_length=MAX_BATCH_SIZE)]
@@ -138,7 +138,7 @@ class BatchBody(StartOptionsBody):
 
 
 class RunIds(BaseModel):
-    """Runs, in the order in which they were asked for."""
+    """The ids of the runs, in the order of the request."""
 
     ids: list[str]
 
@@ -148,17 +148,17 @@ class RunIds(BaseModel):
     "/v1/runs",
     scope=Scope.SUBMIT,
     status=201,
-    extra_responses={200: "The run was there already."},
+    extra_responses={200: "The run already exists."},
     headers=(IDEMPOTENCY_KEY, VALUES_HEADER),
     location="/v1/runs/{id}",
 )
 async def start_run(call: Call, body: StartBody) -> RunInfo:
-    """Start a run of a workflow, or join the one that is there.
+    """Start a run of a workflow, or join an existing one.
 
-    With an `id`, or an `Idempotency-Key`, sending the request again finds the run that the first one has started; with
-    other inputs, that is a 409 `run-conflict`. A run under this `id` that has failed is a 409 `run-unsuccessful`.
+    With an `id` or an `Idempotency-Key`, a repeat of the request finds the run that the first one started; with other
+    inputs, it is a 409 `run-conflict`. If the run with this `id` has failed, it is a 409 `run-unsuccessful`.
     """
-    store = await call.store()
+    store = call.store
     spec = await find_spec(store, body.workflow, body.version)
     options = body.to_start_options(body.id)
     derived = _derive_run_id(call, spec, options)
@@ -167,12 +167,12 @@ async def start_run(call: Call, body: StartBody) -> RunInfo:
         0, lambda: build_new_run(spec, body.encode_inputs(call, spec), chosen, now=store.now())
     )
     await check_start_allowed(store, spec.name, [new.id])
-    await announce_queue(call, store, options.queue)
-    [answer] = await store.commit([StartRun(new)])
+    await announce_queue(call, options.queue)
+    [result] = await store.commit([StartRun(new)])
     call.notify_listeners(spec)
-    # What the same request has started is told also if it has failed since: that is what has come of it.
-    run = resolve_start(answer, new, join_unsuccessful=derived is not None)
-    call.status = 201 if isinstance(answer, StartResult) and answer.is_new else 200
+    # A repeat of the same request finds its run even if that has failed since.
+    run = resolve_start(result, new, join_unsuccessful=derived is not None)
+    call.status = 201 if isinstance(result, StartResult) and result.is_new else 200
     return await build_run_info(call, run)
 
 
@@ -180,39 +180,39 @@ async def start_run(call: Call, body: StartBody) -> RunInfo:
 async def start_runs(call: Call, body: BatchBody) -> RunIds:
     """Start many runs of a workflow, a thousand in one commit.
 
-    If one cannot be started, the answer tells why, and those of the thousands before it are started: send the same
-    request again with the same `Idempotency-Key`, or let the workflow make ids of its inputs, and none starts twice.
+    If one cannot be started, the response says why, and the thousands before it are started. Repeat the request with
+    the same `Idempotency-Key`, or let the workflow make ids of its inputs, and none starts twice.
     """
-    store = await call.store()
+    store = call.store
     spec = await find_spec(store, body.workflow, body.version)
     options = body.to_start_options()
     check_bulk_options(spec.name, options)
     derived = _derive_run_id(call, spec, options)
 
-    def each() -> Iterator[tuple[bytes, StartOptions]]:
-        for number, one in enumerate(body.calls):
+    def encode_calls() -> Iterator[tuple[bytes, StartOptions]]:
+        for number, arguments in enumerate(body.calls):
             id = None if derived is None else f"{derived}-{number}"
-            yield one.encode_inputs(call, spec, f"calls.{number}."), replace(options, id=id)
+            yield arguments.encode_inputs(call, spec, f"calls.{number}."), replace(options, id=id)
 
-    calls = await call.run_body_work(0, lambda: list(each()))  # all of them are checked before the first is started
-    await check_start_allowed(store, spec.name, (_predict_run_id(spec, *one) for one in calls), len(calls))
-    await announce_queue(call, store, options.queue)
+    starts = await call.run_body_work(0, lambda: list(encode_calls()))  # all are checked before the first one starts
+    await check_start_allowed(store, spec.name, (_predict_run_id(spec, *start) for start in starts), len(starts))
+    await announce_queue(call, options.queue)
     ids = await start_batches(
-        store, spec, calls, call.client.max_value, join_unsuccessful=derived is not None, runner=call.run_large_work
+        store, spec, starts, call.client.max_value, join_unsuccessful=derived is not None, runner=call.run_large_work
     )
     call.notify_listeners(spec)
     return RunIds(ids=ids)
 
 
 def _derive_run_id(call: Call, spec: WorkflowSpec, options: StartOptions) -> str | None:
-    """The id that follows from the Idempotency-Key, unless there is another one anyway."""
+    """The id that follows from the Idempotency-Key, unless the run has another id anyway."""
     if options.id is not None or spec.id_template is not None:
         return None
     return call.derive_id("run")
 
 
 def _predict_run_id(spec: WorkflowSpec, inputs: bytes, options: StartOptions) -> str | None:
-    """The id that a run will have, unless it is made up."""
+    """The id that a run will have, unless it is generated."""
     if options.id is None and spec.id_template is not None:
         return render_run_id(spec.id_template, inputs, spec.name, {})
     return options.id
@@ -221,27 +221,28 @@ def _predict_run_id(spec: WorkflowSpec, inputs: bytes, options: StartOptions) ->
 # Finding
 
 
-class RunsQuery(RequestModel):
-    """Which runs: those that match all that is given."""
+class RunsQuery(PageQuery):
+    """Which runs: those that match everything given."""
 
     state: Annotated[tuple[RunState, ...], Field(description="In one of these states.")] = ()
     workflow: Name | None = None
     tag: Name | None = None
-    text: Annotated[Text | None, Field(description="Something in its id, workflow, tags or error.")] = None
+    text: Annotated[Text | None, Field(description="Text in its id, workflow, tags, or error.")] = None
     parent: Annotated[Name | None, Field(description="Started by this run.")] = None
     id_prefix: Annotated[Name | None, Field(description="Its id begins with this.")] = None
     created_after: Annotated[UtcDatetime | None, Field(description="Created then or later.")] = None
     created_before: Annotated[UtcDatetime | None, Field(description="Created earlier.")] = None
     limit: PageSize = 50
-    cursor: Cursor | None = None
-    before: Annotated[Name | None, Field(description="Older than this run; a place like `cursor`, by its id.")] = None
+    before: Annotated[Name | None, Field(description="Older than this run; like `cursor`, but with the run's id.")] = (
+        None
+    )
 
 
 class RunsPage(Page[RunInfo]):
-    """Runs, and how far back they were looked for."""
+    """Runs, and how far back the search has come."""
 
     searched_until: Annotated[
-        datetime | None, Field(description="When the last one was created that was looked at; null: the page is full.")
+        datetime | None, Field(description="When the last examined run was created; null: the page is full.")
     ] = None
 
 
@@ -249,12 +250,12 @@ class RunsPage(Page[RunInfo]):
 async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
     """Runs that match, newest first.
 
-    Large inputs and outputs are not read: a text that tells their size stands for them. One request looks at a few
-    thousand runs and no more: if it found less than a page, and there are others to look at, `searched_until` tells how
-    far back it has come; go on with `next`, also if there are no items.
+    In place of large inputs and outputs, there is a text with their size. One request examines a few thousand runs at
+    most. If it finds less than a page, and there are more runs to examine, `searched_until` says how far back it has
+    come: continue with `next`, even if there are no items.
     """
-    store = await call.store()
-    where = RunFilter(
+    store = call.store
+    matching = RunFilter(
         states=query.state,
         workflow=query.workflow,
         tag=query.tag,
@@ -267,9 +268,8 @@ async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
     before = None if query.cursor is None else parse_number_cursor("runs", query.cursor)
     if query.before is not None:
         before = (await call.tenant.connection.read(query.before)).key
-    found = await store.search_runs(where, limit=query.limit + 1, before_key=before, max_scanned=MAX_RUNS_SCANNED)
-    page = found.runs[: query.limit]
-    is_full = len(found.runs) > query.limit
+    found = await store.search_runs(matching, limit=query.limit + 1, before_key=before, max_scanned=MAX_RUNS_SCANNED)
+    page, is_full = query.split(found.runs)
     until = page[-1].key if is_full else found.cursor
     call.value_bytes += sum(map(get_values_size, page))
     return RunsPage(
@@ -281,18 +281,18 @@ async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
 
 @router("GET", "/v1/runs/{id}", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def get_run(call: Call, id: str, query: WaitQuery) -> RunInfo:
-    """What can be told of a run; with `wait`, once it has ended, or so many seconds have passed."""
+    """One run; with `wait`, once it has ended, or after that many seconds."""
     return await build_run_info(call, await _wait_until_ended(call, id, query.wait))
 
 
 class RunResult(BaseModel):
-    """What has become of a run."""
+    """The result of a run."""
 
     run_id: str
     workflow: str
     state: RunState
-    output: Annotated[UserValue, Field(description="What it returned; of an agent, its answer.")] = None
-    usage: Annotated[UsageWithCost | None, Field(description="What an agent's run has used.")] = None
+    output: Annotated[UserValue, Field(description="What it returned; for an agent, its answer.")] = None
+    usage: Annotated[UsageWithCost | None, Field(description="What an agent's run used.")] = None
     finish_reason: Annotated[
         str | None, Field(description="Why the model stopped: `stop`, `length` or `content_filter`.")
     ] = None
@@ -309,9 +309,9 @@ class RunResult(BaseModel):
     headers=(VALUES_HEADER,),
 )
 async def get_result(call: Call, id: str, query: WaitQuery) -> RunResult:
-    """The result of a run, or what it failed with.
+    """The result of a run, or the error that it failed with.
 
-    202 as long as it has not ended; with `wait`, after so many seconds.
+    202 while it has not ended; with `wait`, after that many seconds.
     """
     run = await _wait_until_ended(call, id, query.wait)
     result = RunResult(run_id=run.id, workflow=run.workflow, state=run.state)
@@ -338,7 +338,7 @@ def _add_output(result: RunResult, recorded: bytes) -> RunResult:
 
 
 async def _wait_until_ended(call: Call, run_id: str, timeout_s: float) -> Run:
-    """A run as it is once it has ended, or so many seconds later."""
+    """A run, once it has ended, or after ``timeout_s`` seconds."""
     connection = call.tenant.connection
     if timeout_s > 0:
         run = await wait_at_most(call, timeout_s, connection.wait_for_end(run_id))
@@ -347,19 +347,19 @@ async def _wait_until_ended(call: Call, run_id: str, timeout_s: float) -> Run:
     return await connection.read(run_id)
 
 
-# What else can be told of one
+# More about one run
 
 
 @router("GET", "/v1/runs/{id}/usage", scope=Scope.READ)
 async def get_run_usage(call: Call, id: str) -> UsageWithCost:
-    """What the model calls of a run have used so far, with those of the runs that it has started."""
+    """What the model calls of a run used so far, with those of the runs that it has started."""
     await call.tenant.connection.read(id)
     return await call.client.usage(id)
 
 
 @router("GET", "/v1/runs/{id}/plan", scope=Scope.READ)
 async def get_plan(call: Call, id: str) -> Items[PlanItem]:
-    """What an agent's run means to do, and how far it is; empty as long as it has written no plan."""
+    """The plan of an agent's run, and its progress; empty if it has written no plan."""
     return Items[PlanItem](items=list(await call.client.plan(id)))
 
 
@@ -367,11 +367,11 @@ async def get_plan(call: Call, id: str) -> Items[PlanItem]:
 
 
 class SignalBody(RequestModel):
-    """A value to be sent into a run."""
+    """A value to send into a run."""
 
-    name: Annotated[Name, Field(description="What the run waits for.")]
+    name: Annotated[Name, Field(description="The signal that the run waits for.")]
     value: Any = None
-    id: Annotated[Name | None, Field(description="Sending one with the same again changes nothing.")] = None
+    id: Annotated[Name | None, Field(description="Sending another signal with the same id changes nothing.")] = None
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "paid", "value": {"invoice": 17}}]})
 
@@ -380,5 +380,5 @@ class SignalBody(RequestModel):
 async def send_signal(call: Call, id: str, body: SignalBody) -> Changed:
     """Send a value into a run; 409 `run-ended` if it has ended."""
     value = await call.prepare_value(body.value, f"signal {body.name!r}")
-    given = call.derive_id("signal") if body.id is None else body.id
-    return Changed(changed=await call.client.signal(id, body.name, value, id=given))
+    signal_id = call.derive_id("signal") if body.id is None else body.id
+    return Changed(changed=await call.client.signal(id, body.name, value, id=signal_id))

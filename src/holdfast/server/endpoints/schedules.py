@@ -1,4 +1,4 @@
-"""Schedules: what is started at set times."""
+"""Schedules, which start runs at set times."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ router = Router()
 
 
 class ScheduleBody(ArgumentsBody):
-    """When which workflow is started with what: `cron` or `every`, one of the two."""
+    """A schedule, with either `cron` or `every`."""
 
     workflow: Annotated[Name, Field(description="A worker must have announced it.")]
     cron: Annotated[Text | None, Field(description="Five fields, or six with seconds in front.")] = None
     every: Annotated[DurationInput | None, Field(description="An interval: seconds, or words such as 15 min.")] = None
-    zone: Annotated[Text | None, Field(description="Whose clock `cron` is read by; UTC unless given.")] = None
+    zone: Annotated[Text | None, Field(description="The time zone of `cron`; default: UTC.")] = None
     start: Annotated[UtcDatetime | None, Field(description="When an interval begins to count.")] = None
-    catch_up: Annotated[CatchUp, Field(description="Which of the ticks that were missed fire after all.")] = "last"
-    max_catch_up: Annotated[int, Field(ge=1, le=10_000, description="So many missed ticks fire at once.")] = 100
-    overlap: Annotated[Overlap, Field(description="skip: nothing while the run before is under way.")] = "allow"
+    catch_up: Annotated[CatchUp, Field(description="Which missed ticks fire later.")] = "last"
+    max_catch_up: Annotated[int, Field(ge=1, le=10_000, description="Maximum number of missed ticks to fire.")] = 100
+    overlap: Annotated[Overlap, Field(description="skip: no new run while the previous one is unfinished.")] = "allow"
     queue: Name | QueueBody | None = None
-    key: Annotated[Name | int | None, Field(description="Whose runs they are in their queue.")] = None
+    key: Annotated[Name | int | None, Field(description="Their queue key.")] = None
     priority: Priority = 0
     tags: Tags = ()
     budget: BudgetBody | None = None
     max_deliveries: Annotated[int | None, Field(ge=1, le=10**6)] = None
-    replace: Annotated[bool, Field(description="Change the one that is there under this name.")] = False
+    replace: Annotated[bool, Field(description="Change an existing schedule of this name.")] = False
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -69,9 +69,9 @@ class ScheduleBody(ArgumentsBody):
 
 
 class TriggerBody(RequestModel):
-    """A run in between."""
+    """An extra run."""
 
-    id: Annotated[Name | None, Field(description="The run's id: the one that is there under it is told.")] = None
+    id: Annotated[Name | None, Field(description="The run's id. If the run exists, it is returned.")] = None
 
 
 class TriggeredRun(BaseModel):
@@ -82,34 +82,33 @@ class TriggeredRun(BaseModel):
 
 @router("GET", "/v1/schedules", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def list_schedules(call: Call) -> Items[ScheduleInfo]:
-    """All schedules, in the order of their names."""
-    return Items[ScheduleInfo](items=[_add_size(call, one) for one in await call.client.schedules.list()])
+    """All schedules, by name."""
+    return Items[ScheduleInfo](items=[_count_size(call, info) for info in await call.client.schedules.list()])
 
 
 @router("GET", "/v1/schedules/{name}", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def get_schedule(call: Call, name: str) -> ScheduleInfo:
     """One schedule, and when it fires next."""
-    return _add_size(call, await call.client.schedules.get(name))
+    return _count_size(call, await call.client.schedules.get(name))
 
 
 @router("PUT", "/v1/schedules/{name}", scope=Scope.OPERATE, headers=(VALUES_HEADER,))
 async def put_schedule(call: Call, name: str, body: ScheduleBody) -> ScheduleInfo:
-    """Let a workflow be started again and again; nothing changes if the very same schedule is there.
+    """Create a schedule; nothing changes if the same schedule exists.
 
-    One that is there and is another one is changed with `replace`; its pause stays.
+    To change an existing one, set `replace`. If it is paused, it stays paused.
     """
-    store = await call.store()
     args, kwargs = await body.prepare_arguments(call)
     queue, key = body.queue, body.key
     if isinstance(queue, QueueBody):
-        # Its limits are not declared in this process, which serves several namespaces: only its name goes on.
+        # Its limits are not declared in this process, which serves several namespaces: only its name is passed on.
         limited: Queue = queue.to_queue()
-        spec = await find_spec(store, body.workflow, None)
-        given = None if key is None else str(key)
+        spec = await find_spec(call.store, body.workflow, None)
+        given_key = None if key is None else str(key)
         key = await call.run_body_work(
-            0, lambda: resolve_queue_key(limited, given, spec, body.encode_inputs(call, spec), {})
+            0, lambda: resolve_queue_key(limited, given_key, spec, body.encode_inputs(call, spec), {})
         )
-        await announce_queue(call, store, limited)
+        await announce_queue(call, limited)
         queue = limited.name
     try:
         info = await call.client.schedules.create(
@@ -133,61 +132,60 @@ async def put_schedule(call: Call, name: str, body: ScheduleBody) -> ScheduleInf
             replace=body.replace,
         )
     except InputError as error:
-        raise body.locate_violations(error, await find_spec(store, body.workflow, None)) from None
-    return _add_size(call, info)
+        raise body.locate_violations(error, await find_spec(call.store, body.workflow, None)) from None
+    return _count_size(call, info)
 
 
 class TicksQuery(RequestModel):
-    """A timing, before there is a schedule with it."""
+    """A timing that no schedule has yet."""
 
     timing: Annotated[Text, Field(description="As in `0 6 * * 1-5 in Europe/Berlin`, or `every 15 min`.")]
-    limit: Annotated[int, Field(ge=1, le=50, description="So many ticks.")] = 5
+    limit: Annotated[int, Field(ge=1, le=50, description="Maximum number of ticks.")] = 5
 
 
 class Ticks(BaseModel):
     """When a timing fires."""
 
-    timing: Annotated[str, Field(description="In its one spelling.")]
+    timing: Annotated[str, Field(description="In its canonical spelling.")]
     description: str
     items: Annotated[list[datetime], Field(description="The next ticks.")]
 
 
 @router("GET", "/v1/ticks", scope=Scope.READ)
 async def list_ticks(call: Call, query: TicksQuery) -> Ticks:
-    """When a schedule with such a timing would fire next, and the timing in words."""
+    """When a schedule with this timing would fire next, and the timing in words."""
     timing = Timing.parse(query.timing)
-    now = (await call.store()).now()
-    ticks = timing.list_ticks(now, math.inf, query.limit)
-    return Ticks(timing=str(timing), description=timing.describe(), items=[to_datetime(one) for one in ticks])
+    ticks = timing.list_ticks(call.store.now(), math.inf, query.limit)
+    return Ticks(timing=str(timing), description=timing.describe(), items=[to_datetime(tick) for tick in ticks])
 
 
 @router("POST", "/v1/schedules/{name}/pause", scope=Scope.OPERATE)
 async def pause_schedule(call: Call, name: str) -> Changed:
-    """Keep a schedule from firing, over restarts and deploys."""
+    """Pause a schedule. It stays paused across restarts and deploys."""
     return Changed(changed=await call.client.schedules.pause(name))
 
 
 @router("POST", "/v1/schedules/{name}/resume", scope=Scope.OPERATE)
 async def resume_schedule(call: Call, name: str) -> Changed:
-    """Let it fire again; what it missed is dealt with by its `catch_up`."""
+    """Resume a schedule; its `catch_up` decides about ticks that it missed."""
     return Changed(changed=await call.client.schedules.resume(name))
 
 
 @router("POST", "/v1/schedules/{name}/trigger", scope=Scope.SUBMIT, headers=(IDEMPOTENCY_KEY,))
 async def trigger_schedule(call: Call, name: str, body: TriggerBody) -> TriggeredRun:
-    """Start a run of it now, paused or not, beside those of its ticks."""
-    given = call.derive_id("trigger") if body.id is None else body.id
+    """Start an extra run of a schedule now, whether it is paused or not."""
+    run_id = call.derive_id("trigger") if body.id is None else body.id
     schedule = await call.client.schedules.get(name)
-    await check_start_allowed(await call.store(), schedule.workflow, [given])
-    return TriggeredRun(run_id=await call.client.schedules.trigger(name, id=given))
+    await check_start_allowed(call.store, schedule.workflow, [run_id])
+    return TriggeredRun(run_id=await call.client.schedules.trigger(name, id=run_id))
 
 
 @router("DELETE", "/v1/schedules/{name}", scope=Scope.OPERATE)
 async def delete_schedule(call: Call, name: str) -> Changed:
-    """Forget a schedule; its runs stay. One that is declared in code is back when a worker with that code starts."""
+    """Delete a schedule; its runs stay. A schedule in code is back when a worker with that code starts."""
     return Changed(changed=await call.client.schedules.delete(name))
 
 
-def _add_size(call: Call, info: ScheduleInfo) -> ScheduleInfo:
+def _count_size(call: Call, info: ScheduleInfo) -> ScheduleInfo:
     call.value_bytes += estimate_size(info.inputs)
     return info

@@ -1,4 +1,4 @@
-"""What the server tells of itself, and of the caller."""
+"""Information about the server, and about the caller."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel
+from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
 from holdfast.server.http.openapi import build_document
-from holdfast.server.http.router import PreparedResponse, Router
+from holdfast.server.http.router import Router
 from holdfast.services.api_keys import DOCUMENT_KIND
 from holdfast.services.json_form import to_json_bytes
 from holdfast.services.timestamps import to_datetime
@@ -22,16 +23,16 @@ router = Router()
 
 
 class ServerHealth(BaseModel):
-    """That the server answers, and its store."""
+    """The health of the server and its store."""
 
     ok: bool
     version: str
     now: datetime
-    """By its clock."""
+    """The time of its clock."""
 
 
 class CallerInfo(BaseModel):
-    """Who the server takes the caller for."""
+    """The caller's key."""
 
     key_id: str | None
     name: str
@@ -41,11 +42,11 @@ class CallerInfo(BaseModel):
 
 @router("GET", "/v1/health", scope=None)
 async def get_health(call: Call) -> ServerHealth:
-    """Whether the server answers, and its store.
+    """Whether the server and its store respond.
 
     For load balancers: 503 while the store cannot be reached.
     """
-    await (await call.store()).documents.list(DOCUMENT_KIND, limit=1)
+    await call.store.documents.list(DOCUMENT_KIND, limit=1)
     now = to_datetime(call.platform.settings.now())
     return ServerHealth(ok=True, version=__version__, now=now)
 
@@ -54,21 +55,21 @@ async def get_health(call: Call) -> ServerHealth:
     "GET",
     "/v1/openapi.json",
     scope=None,
-    extra_responses={304: "It is the one whose `ETag` was sent as `If-None-Match`."},
+    extra_responses={304: "The document has the `ETag` that was sent as `If-None-Match`."},
 )
-async def get_openapi(call: Call) -> dict[str, Any] | PreparedResponse:
+async def get_openapi(call: Call) -> dict[str, Any] | Response:
     """This API, as an OpenAPI document."""
-    content, tag = _build_document()
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    content, etag = _build_document()
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
     known = call.request.headers.get("if-none-match", "")
-    if tag in known or known.strip() == "*":
-        return PreparedResponse(status_code=304, headers=headers)
-    return PreparedResponse(content, headers=headers, media_type="application/json")
+    if etag in known or known.strip() == "*":
+        return Response(status_code=304, headers=headers)
+    return Response(content, headers=headers, media_type="application/json")
 
 
-@functools.cache  # anybody may ask, and it is some work
+@functools.cache  # no key is needed to ask for it, and building it takes a while
 def _build_document() -> tuple[bytes, str]:
-    """The document, and what stands for it."""
+    """The document, and its ``ETag``."""
     from holdfast.server.endpoints import ENDPOINTS
 
     content = to_json_bytes(build_document(ENDPOINTS, version=__version__))
@@ -77,7 +78,7 @@ def _build_document() -> tuple[bytes, str]:
 
 @router("GET", "/v1/whoami", scope=Scope.ANY)
 async def whoami(call: Call) -> CallerInfo:
-    """Who the server takes the caller for."""
+    """The caller's key, namespace, and scopes."""
     caller = call.caller
     return CallerInfo(
         key_id=caller.key_id or None,

@@ -1,4 +1,4 @@
-"""What model calls have used, day by day."""
+"""What model calls used, day by day."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ router = Router()
 
 
 class UsageQuery(RequestModel):
-    """Which days; they are those of UTC."""
+    """Which days, in UTC."""
 
-    since: Annotated[date | None, Field(description="The first day; 30 days back unless given.")] = None
-    until: Annotated[date | None, Field(description="The last day; today unless given.")] = None
+    since: Annotated[date | None, Field(description="The first day; default: 30 days ago.")] = None
+    until: Annotated[date | None, Field(description="The last day; default: today.")] = None
     workflow: Name | None = None
 
 
 @router("GET", "/v1/usage", scope=Scope.READ)
 async def get_usage(call: Call, query: UsageQuery) -> UsageReport:
-    """What model calls have used, by day, workflow and model, and how many runs were created.
+    """What model calls used, by day, workflow, and model, and how many runs were created.
 
-    What a sub-agent has used is the sub-agent's, so that the lines add up. They stay when runs are deleted.
+    The usage of a sub-agent counts for the sub-agent only, so that the lines add up. They stay when runs are deleted.
     """
-    started = call.platform.daily_run_counts
 
-    async def runs(since: str, until: str) -> list[DailyRunCount]:
-        return await started.count_between(call.tenant, since, until, query.workflow)
+    async def count_runs(since: str, until: str) -> list[DailyRunCount]:
+        return await call.tenant.daily_run_counts.count_between(call.store, since, until, query.workflow)
 
-    return await build_usage_report(await call.store(), query.since, query.until, query.workflow, runs)
+    return await build_usage_report(call.store, query.since, query.until, query.workflow, count_runs)

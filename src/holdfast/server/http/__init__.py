@@ -1,1 +1,1 @@
-"""How requests are read and responses written: routes, limits, headers, bodies, problems and streams."""
+"""Requests and responses: routes, limits, headers, bodies, problems, and streams."""

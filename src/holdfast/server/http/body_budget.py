@@ -47,12 +47,12 @@ class BodyBudget:
 
     @contextmanager
     def open_reservation(self, caller: str) -> Generator[BodyReservation]:
-        """Room for one body, given back at the end of the block."""
-        room = BodyReservation(self, caller)
+        """A reservation for one body, released at the end of the block."""
+        reservation = BodyReservation(self, caller)
         try:
-            yield room
+            yield reservation
         finally:
-            self._release(caller, room.size)
+            self._release(caller, reservation.size)
 
     def extend(self, caller: str, size: int, added: int) -> None:
         """Count ``added`` bytes of a body that had ``size``. Raises ``Problem`` if they exceed the budget."""

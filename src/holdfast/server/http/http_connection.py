@@ -1,10 +1,10 @@
-"""Connections that take too long: uvicorn's HTTP protocol, with the time-outs that it lacks.
+"""uvicorn's HTTP protocol, with timeouts and limits that it lacks.
 
-A client that opens a connection and says nothing, or never ends the head of its request, costs a server a connection
-for as long as it likes, and so does one that asks for much and never reads the answer. Here a head must be there within
-``HEAD_TIMEOUT_S`` of the connection or of its own first byte, however slowly the rest comes in; and a reader that takes
-nothing for ``STALL_TIMEOUT_S`` is cut off. (How long a body may take is the guard's business; what still comes in of a
-body that nobody wants counts as a head that does not end.)
+A client that opens a connection and sends nothing, or never finishes the head of its request, occupies a connection for
+as long as it likes, and so does one that requests much and never reads the response. Here, a head must be complete
+within ``HEAD_TIMEOUT_S`` of the connection or of its own first byte, and a reader that takes nothing for
+``STALL_TIMEOUT_S`` is disconnected. (The guard limits how long a body may take. What still arrives of a body that is
+no longer wanted counts as an unfinished head.)
 
 **Too many connections.** An idle connection is closed to accept a new one: the longest idle connection of the network
 address that has the most idle connections. So idle connections cannot lock out others, such as health checks. A new
@@ -13,7 +13,7 @@ connection is refused only if every other one has a request in progress.
 **Heads** have at most ``MAX_HEAD_BYTES`` bytes. h11 limits incomplete heads only, and would accept a head of any size
 that arrives in one piece.
 
-What is refused here is told as a problem as well.
+Refusals here have problem responses as well.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ from holdfast.server.http.remote_addresses import SOCKET_OWNERS, get_network
 from holdfast.server.http.request_ids import REQUEST_ID_HEADER, new_request_id
 
 MAX_HEAD_BYTES = 32 * 1024
-"""Bytes of the request line and the headers."""
 STATUS_HEAD_TOO_LARGE = 431
 HEAD_TIMEOUT_S = 10.0
-"""A request's head must be there by then."""
 STALL_TIMEOUT_S = 60.0
-"""So long may a reader take nothing of what is sent to it."""
+"""Seconds after which a client that reads nothing is disconnected."""
 
 
 class IdleConnections:
@@ -63,10 +61,9 @@ class IdleConnections:
         """Remove and return the connection to close, if any is idle."""
         if not self._by_network:
             return None
-        group = max(self._by_network.values(), key=len)
-        one = next(iter(group))
-        self.remove(one)
-        return one
+        connection = next(iter(max(self._by_network.values(), key=len)))
+        self.remove(connection)
+        return connection
 
 
 class ConnectionState(ServerState):
@@ -101,7 +98,7 @@ class HeadLimitingParser(h11.Connection):
 
 
 class HttpConnection(H11Protocol):
-    """One of them."""
+    """One connection."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -110,32 +107,32 @@ class HttpConnection(H11Protocol):
         state = self.server_state
         self._idle_connections = state.idle if isinstance(state, ConnectionState) else IdleConnections()
         self.network = ""
-        """The network address that it comes from."""
+        """The network address of the client."""
         self.app_state = {**self.app_state, SOCKET_OWNERS: dict[Any, Any]()}
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._has_received_data = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody is there: now they must say something."""
+        """A client has connected: its first request must arrive in time."""
         super().connection_made(transport)
         connected = transport.get_extra_info("socket")
         if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
-            # An answer is written in pieces, which must not wait for each other: asyncio sees to that only for sockets
-            # whose protocol is named.
+            # A response is written in pieces, which must not wait for each other. asyncio sets this option only on
+            # sockets that name their protocol.
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.network = get_network(self.client[0]) if self.client is not None else ""
         if self._max_connections is not None and len(self.connections) > self._max_connections:
-            other = self._idle_connections.pop()
-            if other is None:
+            idle = self._idle_connections.pop()
+            if idle is None:
                 self._refuse(Problem(503, "too-busy", "There are too many connections", headers={"Retry-After": "1"}))
                 return
-            other.transport.close()
+            idle.transport.close()
         self._idle_connections.add(self)
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_head_timeout)
 
     def data_received(self, data: bytes) -> None:
-        """A piece of a request."""
+        """A piece of a request has arrived."""
         self._has_received_data = True
         if not self._has_open_request and self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_head_timeout)
@@ -145,7 +142,7 @@ class HttpConnection(H11Protocol):
             self._head_timer = _cancel_timer(self._head_timer)
 
     def on_response_complete(self) -> None:
-        """A request is answered: the next one may come, or has come already."""
+        """The response is complete: the next request may come, or has come already."""
         self._idle_connections.add(self)
         super().on_response_complete()
         if self._has_open_request or self.transport.is_closing():
@@ -153,7 +150,7 @@ class HttpConnection(H11Protocol):
 
     @property
     def _has_open_request(self) -> bool:
-        """Whether a head has come in whole, and its request is not answered yet."""
+        """Whether there is a request with a complete head and an incomplete response."""
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[reportUnnecessaryComparison]
 
     def _on_head_timeout(self) -> None:
@@ -165,7 +162,7 @@ class HttpConnection(H11Protocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """What came in is no HTTP."""
+        """Refuse what is not a valid HTTP request."""
         if self._parser.is_head_too_large:
             detail = f"The request line and the headers may have {MAX_HEAD_BYTES:,} bytes."
             self._refuse(
@@ -175,31 +172,31 @@ class HttpConnection(H11Protocol):
             self._refuse(Problem(400, "no-http", "That is no HTTP request", msg))
 
     def _refuse(self, problem: Problem) -> None:
-        """Tell it, if an answer is still possible, and hang up."""
+        """Send a problem, if a response is still possible, and disconnect."""
         request_id = new_request_id()
-        answer: Response = problem.to_response(request_id)
+        response: Response = problem.to_response(request_id)
         headers = [
-            *answer.raw_headers,
+            *response.raw_headers,
             (REQUEST_ID_HEADER.lower().encode(), request_id.encode()),
             (b"connection", b"close"),
         ]
-        events = [h11.Response(status_code=problem.status, headers=headers), h11.Data(data=bytes(answer.body))]
+        events = [h11.Response(status_code=problem.status, headers=headers), h11.Data(data=bytes(response.body))]
         try:
             for event in [*events, h11.EndOfMessage()]:
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:
-            self.transport.abort()  # in the middle of something else
+            self.transport.abort()  # in the middle of another response
             return
         self.transport.close()
-        self._start_stall_timer()  # whoever does not even take this
+        self._start_stall_timer()  # in case the client does not even read this
 
     def pause_writing(self) -> None:
-        """The reader takes nothing at the moment."""
+        """The client reads too slowly: buffers are full."""
         super().pause_writing()
         self._start_stall_timer()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The client reads again."""
         super().resume_writing()
         self._stall_timer = _cancel_timer(self._stall_timer)
 
@@ -208,7 +205,7 @@ class HttpConnection(H11Protocol):
             self._stall_timer = self.loop.call_later(STALL_TIMEOUT_S, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there any more."""
+        """The connection is closed."""
         self._idle_connections.remove(self)
         self._head_timer = _cancel_timer(self._head_timer)
         self._stall_timer = _cancel_timer(self._stall_timer)

@@ -31,7 +31,7 @@ CHUNK_BYTES = 64 * 1024
 class JsonLimitExceeded(ValueError):
     """JSON that exceeds a limit, or has a number that cannot be stored.
 
-    ``kind`` is ``too-deep``, ``too-many-values`` or ``bad-input``.
+    ``kind`` is ``too-deep``, ``too-many-values``, or ``bad-input``.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -50,7 +50,7 @@ class JsonScanner:
         self._is_escaped = False
         """The next byte of the string follows a backslash."""
         self._pending_number = b""
-        """A number at the end of the last piece, which may go on in the next one."""
+        """A number at the end of the last piece, which may continue in the next one."""
 
     def feed(self, data: bytes) -> None:
         """Check the next piece. Raises ``JsonLimitExceeded``."""
@@ -133,7 +133,7 @@ def _check_numbers(text: bytes) -> None:
             )
 
 
-# All of these are possessive: a repeat that could go back would remember every character of a long string.
+# All of these are possessive: a repeat that could backtrack would remember every character of a long string.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _REST_OF_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _NO_OPEN_STRING: Final = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+\Z', re.DOTALL)
@@ -146,7 +146,7 @@ _LARGE_NUMBER: Final = re.compile(
 )
 """Numbers that may be too large for a float (with an exponent, or with many digits before the point), or too long.
 
-None is looked for inside of another: without that, each digit of a long number would begin a search to its end.
+A match never begins inside of a number: otherwise, each digit of a long number would start a search to its end.
 """
 _DEPTH_CHANGE: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NON_BRACKETS: Final = bytes(sorted(set(range(256)) - set(b"[]{}")))

@@ -1,14 +1,14 @@
-"""What requests are made of, and what several answers share: texts, numbers and options with the limits they have.
+"""What request models share: texts, numbers, and options with their limits; and what several responses share.
 
-Whatever a store cannot keep is refused here, with words: NUL characters, which databases do not take in texts, and
-numbers that have no place in a column. So a request that does not fit is an answer in the four hundreds, and never a
-fault of the server's.
+What a store cannot hold is refused here: NUL characters, which databases refuse in texts, and numbers too large for a
+column. So an invalid request gets a 4xx response, and never a server error.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar
@@ -28,93 +28,87 @@ T = TypeVar("T")
 
 MAX_PAGE_SIZE = 500
 MAX_INT = 2**53
-"""Up to here whole numbers are the same in every language that reads JSON."""
+"""The largest integer that every language reads from JSON exactly."""
 MAX_DURATION_S = 366 * 86400.0 * 100
-"""Seconds that something may be put off, or be old: a century."""
+"""A century, in seconds."""
 
 _NO_NUL_PATTERN = r"^[^\u0000]*$"
 
 
-def _validate_finite(value: float) -> float:
-    if value != value or abs(value) == float("inf"):
-        raise ValueError("must be a finite number")
-    return value
-
-
 def _to_utc(at: datetime) -> datetime:
-    """Without a time zone, it is taken for UTC. Of years at either end of the calendar some times cannot be told."""
+    """A time in UTC, assumed if there is no time zone. In the first and last year, some times have no UTC time."""
     if not datetime.min.year < at.year < datetime.max.year:
         raise ValueError("the year is out of range")
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 Text = Annotated[str, StringConstraints(pattern=_NO_NUL_PATTERN, max_length=10_000)]
-"""Words."""
 Name = Annotated[str, StringConstraints(pattern=_NO_NUL_PATTERN, min_length=1, max_length=200)]
-"""What something is called."""
 Cursor = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]*$", max_length=2000)]
-Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S), AfterValidator(_validate_finite)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S, allow_inf_nan=False)]
 UtcDatetime = Annotated[AwareDatetime, AfterValidator(_to_utc)]
-"""A time with a time zone; in UTC from here on."""
+"""A time that is sent with a time zone, and converted to UTC."""
 AssumedUtcDatetime = Annotated[datetime, AfterValidator(_to_utc)]
-"""The same, of those who may leave the time zone out."""
-WaitSeconds = Annotated[
-    float,
-    Field(ge=0, le=MAX_WAIT_S, description="Wait for so many seconds until there is something to tell."),
-]
-PageSize = Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE, description="At most so many.")]
-Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="The higher goes first.")]
+"""A time that may be sent without a time zone."""
+WaitSeconds = Annotated[float, Field(ge=0, le=MAX_WAIT_S, description="Seconds to wait until there is something new.")]
+PageSize = Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE, description="Maximum number of results.")]
+Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Higher priorities start first.")]
 DurationInput = Annotated[float, Field(gt=0, le=MAX_DURATION_S)] | Text
-"""A length of time: seconds, or words such as ``15 min``."""
+"""A duration: seconds, or text such as ``15 min``."""
 Tags = Annotated[tuple[Name, ...], Field(max_length=100)]
 Rate = Annotated[
     Text | Annotated[list[Text], Field(max_length=100)],
-    Field(description="As in 100/min or 50000 tokens/min; several all count."),
+    Field(description="As in 100/min or 50000 tokens/min; several apply together."),
 ]
 
 
-# What several answers share
-
-
-class Page(BaseModel, Generic[T]):
-    """A part of what there is, and where to go on."""
-
-    items: list[T]
-    next: Annotated[str | None, Field(description="Hand it in as `cursor` for the next page; null: this is the last.")]
-
-    @classmethod
-    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
-        """``RunInfoPage``."""
-        return f"{params[0].__name__}{cls.__name__}"
+# What several endpoints share
 
 
 class Items(BaseModel, Generic[T]):
-    """All there are."""
+    """All items."""
 
     items: list[T]
 
     @classmethod
     def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
-        """``ScheduleInfoItems``."""
+        """A name such as ``ScheduleInfoItems`` or ``RunInfoPage``."""
         return f"{params[0].__name__}{cls.__name__}"
 
 
+class Page(Items[T], Generic[T]):
+    """A page of a list, and the cursor of the next one."""
+
+    next: Annotated[str | None, Field(description="Send it as `cursor` to get the next page; null: this is the last.")]
+
+
+class PageQuery(RequestModel):
+    """Which page of a list."""
+
+    limit: PageSize = 100
+    cursor: Cursor | None = None
+
+    def split(self, rows: Sequence[T]) -> tuple[list[T], bool]:
+        """A page, and whether there are more rows: one row more than ``limit`` was read."""
+        return list(rows[: self.limit]), len(rows) > self.limit
+
+
 class WaitQuery(RequestModel):
-    """Whether to wait."""
+    """How long to wait."""
 
     wait: WaitSeconds = 0.0
 
 
 class Changed(BaseModel):
-    """Whether the request has changed something, or it was so before."""
+    """Whether the request changed something."""
 
     changed: bool
 
 
 def redact_run(call: Call, info: RunInfo) -> RunInfo:
-    """What the caller may know of a run. A key that may not read learns which run it is, and its state.
+    """A run as the caller may see it. A key without the scope `read` sees only its id and its state.
 
-    It has started or joined the run, which may be another caller's.
+    Such a key has started or joined the run, which may be another caller's.
     """
     if call.caller.has_scope(Scope.READ):
         return info
@@ -124,36 +118,36 @@ def redact_run(call: Call, info: RunInfo) -> RunInfo:
     )  # fmt: skip
 
 
-# Where to go on
+# Cursors
 
 
 def to_cursor(kind: str, position: str | int) -> str:
-    """A place in a list, as a text that only this server needs to read."""
+    """A position in a list, as a text that only servers need to understand."""
     return base64.urlsafe_b64encode(f"{kind}:{position}".encode()).decode().rstrip("=")
 
 
 def parse_cursor(kind: str, cursor: str) -> str:
-    """The place. Raises ``Problem`` for what is no cursor of such a list."""
+    """The position of a cursor. Raises ``Problem`` if it is not a cursor of such a list."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        found, _, place = base64.b64decode(padded, b"-_", validate=True).decode().partition(":")
+        found, _, position = base64.b64decode(padded, b"-_", validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError, ValueError):
-        found, place = "", ""
-    if found != kind or not place or not place.isprintable():
+        found, position = "", ""
+    if found != kind or not position or not position.isprintable():
         raise bad_cursor_problem(cursor)
-    return place
+    return position
 
 
 def parse_number_cursor(kind: str, cursor: str) -> int:
-    """The place, where that is a number. Raises ``Problem``."""
-    place = parse_cursor(kind, cursor)
-    if not place.isascii() or not place.isdigit() or len(place) > 18:
+    """The position of a cursor, which is a number. Raises ``Problem``."""
+    position = parse_cursor(kind, cursor)
+    if not position.isascii() or not position.isdigit() or len(position) > 18:
         raise bad_cursor_problem(cursor)
-    return int(place)
+    return int(position)
 
 
 def bad_cursor_problem(cursor: str) -> Problem:
-    """The problem of what is no cursor."""
+    """The problem of an invalid cursor."""
     return Problem(
         422,
         "bad-cursor",
@@ -167,7 +161,7 @@ def bad_cursor_problem(cursor: str) -> Problem:
 
 
 class BudgetBody(RequestModel):
-    """How much a run may use, together with all the runs that it starts; at least one of these."""
+    """How much a run may use, together with all runs that it starts; at least one of these."""
 
     usd: Annotated[float | None, Field(gt=0, le=1e9, description="Dollars.")] = None
     tokens: Annotated[int | None, Field(ge=1, le=MAX_INT, description="Input and output tokens.")] = None
@@ -175,12 +169,12 @@ class BudgetBody(RequestModel):
     seconds: Annotated[float | None, Field(gt=0, le=MAX_DURATION_S, description="Time at work.")] = None
 
     def to_budget(self) -> Budget:
-        """As the library has it. Raises ``UsageError``."""
+        """The library's form. Raises ``UsageError``."""
         return Budget(usd=self.usd, tokens=self.tokens, turns=self.turns, seconds=self.seconds)
 
 
 class QueueBody(RequestModel):
-    """A queue with limits that hold over the whole fleet."""
+    """A queue with limits across all workers."""
 
     name: Name
     concurrency: Annotated[int | None, Field(ge=1, le=10**9)] = None
@@ -188,35 +182,31 @@ class QueueBody(RequestModel):
     key_concurrency: Annotated[int | None, Field(ge=1, le=10**9, description="For each key.")] = None
     key_rate: Annotated[Rate | None, Field(description="For each key.")] = None
     key: Annotated[
-        Text | None, Field(description="Which inputs are a run's key, as a template such as {customer}.")
+        Text | None, Field(description="The queue key of a run, as a template of its inputs such as {customer}.")
     ] = None
 
     def to_queue(self) -> Queue:
-        """As the library has it. Raises ``UsageError``."""
-        each = None
+        """The library's form. Raises ``UsageError``."""
+        per_key = None
         if self.key_concurrency is not None or self.key_rate is not None:
-            each = PerKey(concurrency=self.key_concurrency, rate=self.key_rate)
-        return Queue(self.name, concurrency=self.concurrency, rate=self.rate, per_key=each, key=self.key)
+            per_key = PerKey(concurrency=self.key_concurrency, rate=self.key_rate)
+        return Queue(self.name, concurrency=self.concurrency, rate=self.rate, per_key=per_key, key=self.key)
 
 
 class StartOptionsBody(RequestModel):
-    """How runs are started, beside their inputs."""
+    """Options of a run, apart from its inputs."""
 
     queue: Annotated[
         Name | QueueBody | None,
-        Field(description="The queue that it waits in; with limits, it takes the scope `operate` to change those."),
+        Field(description="Its queue. To change the limits of a queue, a key needs the scope `operate`."),
     ] = None
-    key: Annotated[Name | int | None, Field(description="Whose run it is among those of its queue.")] = None
-    dedup: Annotated[
-        Name | int | None, Field(description="Join the unfinished run that was started with the same.")
-    ] = None
+    key: Annotated[Name | int | None, Field(description="Its queue key.")] = None
+    dedup: Annotated[Name | int | None, Field(description="Join the unfinished run with the same dedup key.")] = None
     debounce: Annotated[
-        DurationInput | None, Field(description="Put the run with the same `dedup` off for so long.")
+        DurationInput | None, Field(description="Delay the run with the same `dedup` by this duration.")
     ] = None
-    max_debounce: Annotated[
-        DurationInput | None, Field(description="All of them together put it off at most so long.")
-    ] = None
-    delay: Annotated[Seconds, Field(description="Begin in so many seconds.")] = 0.0
+    max_debounce: Annotated[DurationInput | None, Field(description="Maximum delay by all starts together.")] = None
+    delay: Annotated[Seconds, Field(description="Seconds until it starts.")] = 0.0
     priority: Priority = 0
     tags: Tags = ()
     budget: BudgetBody | None = None
@@ -225,17 +215,18 @@ class StartOptionsBody(RequestModel):
         Field(
             ge=1,
             le=10**6,
-            description="Deaths of workers that held nothing but this run, without a new record, that make it dead.",
+            description="Worker deaths that make it dead: those of workers that held only this run, without a new "
+            "record in between.",
         ),
     ] = None
-    version: Annotated[Text | None, Field(description="Of the workflow; the newest that is served unless given.")] = (
-        None
-    )
+    version: Annotated[
+        Text | None, Field(description="The version of the workflow; default: the newest that is served.")
+    ] = None
 
     def to_start_options(self, id: str | None = None) -> StartOptions:
-        """As the library has them, but for the queue's limits. Raises ``UsageError``.
+        """The library's form, except for the queue's limits. Raises ``UsageError``.
 
-        Limits are not declared in this process: it serves several namespaces, and each has queues of its own.
+        Limits are not declared in this process: it serves several namespaces, each with its own queues.
         """
         checked = make_start_options(
             "",

@@ -1,6 +1,6 @@
 """The OpenAPI document of the endpoints, made from their declarations.
 
-What people read in it is what stands in the code: the docstrings of endpoints, of models and of their fields.
+Its descriptions are the docstrings of endpoints, models, and fields.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -31,7 +31,7 @@ _PATH_DESCRIPTIONS: Final = {
     "seq": "The number of the record in the journal: its `seq` in the run report.",
     "run": "The id of the run.",
     "delivery": "The id of the delivery.",
-    "agent": "The name of the agent, workflow or address.",
+    "agent": "The name of the agent, workflow, or address.",
     "name": "Its name.",
     "namespace": "A namespace of memories.",
     "key": "Its key in the namespace.",
@@ -43,23 +43,23 @@ _PROBLEM_SCHEMA: Final = {
     "description": "What went wrong (RFC 9457).",
     "required": ["type", "title", "status"],
     "properties": {
-        "type": {"type": "string", "description": "What kind of problem it is: programs may rely on it."},
+        "type": {"type": "string", "description": "The kind of problem, for programs."},
         "title": {"type": "string", "description": "The kind in words."},
         "status": {"type": "integer"},
         "detail": {"type": "string", "description": "What happened, and what to do about it."},
-        "request_id": {"type": "string", "description": "The id of the request, as in its header `X-Request-Id`."},
+        "request_id": {"type": "string", "description": "The id of the request, as in the header `X-Request-Id`."},
         "run_id": {"type": "string", "description": "The run that it is about."},
-        "approval_id": {"type": "string", "description": "The question that it is about."},
+        "approval_id": {"type": "string", "description": "The approval that it is about."},
         "violations": {
             "type": "array",
-            "description": "The values that do not fit: where each one is, and why it does not fit.",
+            "description": "The invalid values: where each one is, and why it is invalid.",
             "items": {
                 "type": "object",
                 "required": ["path", "message"],
                 "properties": {
                     "path": {
                         "type": "string",
-                        "description": "In the body, as in `kwargs.customer`; of the query, as in `query.limit`.",
+                        "description": "In the body, as in `kwargs.customer`; in the query, as in `query.limit`.",
                     },
                     "message": {"type": "string"},
                 },
@@ -81,25 +81,23 @@ _EVENT_SCHEMA: Final = {
     "description": "One of the server-sent events.",
     "required": ["data"],
     "properties": {
-        "id": {"type": "string", "description": "Hand it in as Last-Event-ID to go on behind it."},
+        "id": {"type": "string", "description": "Send it as Last-Event-ID to continue after this event."},
         "event": {"type": "string", "description": "Its kind."},
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
 }
 _PROBLEM_DESCRIPTIONS: Final = {
     "401": "No valid API key.",
-    "403": "The key may not do that, or a page of another site asks.",
-    "404": "There is no such thing.",
-    "409": "That is not possible as things stand.",
-    "422": "Values that do not fit.",
+    "403": "The key may not do that, or the request comes from a page of another site.",
+    "404": "Not found.",
+    "409": "Not possible in the current state.",
+    "422": "Invalid values.",
     "429": "Too many requests.",
     "default": "What went wrong.",
 }
-
-
 _RESPONSE_HEADERS: Final = {
     "X-Request-Id": {
-        "description": "The id of the request: the one that it gave itself, or a new one.",
+        "description": "The id of the request: the one that it has sent, or a new one.",
         "schema": {"type": "string"},
     },
     "RateLimit-Policy": {
@@ -107,7 +105,7 @@ _RESPONSE_HEADERS: Final = {
         "schema": {"type": "string", "examples": ['"default";q=1000;w=2']},
     },
     "RateLimit": {
-        "description": "How many requests are left (`r`), and in how many seconds all are there again (`t`).",
+        "description": "How many requests are left (`r`), and seconds until all are available again (`t`).",
         "schema": {"type": "string", "examples": ['"default";r=998;t=1']},
     },
     "Location": {"description": "The path of what was created.", "schema": {"type": "string"}},
@@ -119,17 +117,17 @@ def build_document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, 
     """The whole document."""
     schemas, shared = _build_schemas(endpoints)
     paths: dict[str, dict[str, Any]] = {}
-    for one in endpoints:
-        paths.setdefault(one.path, {})[one.method.lower()] = _build_operation(one, schemas)
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _build_operation(endpoint, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Holdfast",
             "version": version,
-            "description": "Runs of workflows and agents that survive crashes, over HTTP.\n\nA request may name "
-            "itself in the header `X-Request-Id`; every answer has that header, and every problem a `request_id`.",
+            "description": "Runs of workflows and agents that survive crashes, over HTTP.\n\nA request may have an "
+            "id in the header `X-Request-Id`; every response has that header, and every problem a `request_id`.",
         },
-        "servers": [{"url": "/", "description": "The server that has told this document."}],
+        "servers": [{"url": "/", "description": "The server of this document."}],
         "security": [{"key": []}],
         "tags": _build_tags(endpoints),
         "paths": paths,
@@ -138,8 +136,8 @@ def build_document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, 
             "parameters": {name: _build_header_parameter(name) for name in HEADER_RULES},
             "headers": _RESPONSE_HEADERS,
             "responses": {
-                _get_problem_name(status): _build_problem_response(words)
-                for status, words in _PROBLEM_DESCRIPTIONS.items()
+                _get_problem_name(status): _build_problem_response(description)
+                for status, description in _PROBLEM_DESCRIPTIONS.items()
             },
             "securitySchemes": {
                 "key": {
@@ -153,40 +151,23 @@ def build_document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, 
 
 
 def _build_schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[tuple[str, str], Any], dict[str, Any]]:
-    """The schemas of bodies and answers by endpoint, and those that they refer to."""
+    """The schemas of bodies and responses by endpoint, and those that they refer to."""
     inputs: list[tuple[tuple[str, str], Any, TypeAdapter[Any]]] = []
-    for one in endpoints:
-        if one.body_model is not None:
-            inputs.append(((one.name, "body"), "validation", TypeAdapter(one.body_model)))
-        if one.response_type is not None:
-            inputs.append(((one.name, "answer"), "serialization", one.response_type))
+    for endpoint in endpoints:
+        if endpoint.body_model is not None:
+            inputs.append(((endpoint.name, "body"), "validation", TypeAdapter(endpoint.body_model)))
+        if endpoint.response_type is not None:
+            inputs.append(((endpoint.name, "response"), "serialization", endpoint.response_type))
     schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_SCHEMA_REF, schema_generator=_SchemaGenerator)
-    kept: dict[str, Any] = shared.get("$defs", {})
-    better = {name: schema["title"] for name, schema in kept.items() if name.endswith("_") and "title" in schema}
-    found = {name: _rename_refs(schema, better) for (name, _), schema in schemas.items()}
-    return found, {better.get(name, name): _rename_refs(schema, better) for name, schema in kept.items()}
-
-
-def _rename_refs(schema: Any, new_names: Mapping[str, str]) -> Any:
-    """The same schema, with what it refers to under better names: ``RunInfoPage``, and not ``Page_RunInfo_``."""
-    if isinstance(schema, list):
-        return [_rename_refs(one, new_names) for one in cast("list[Any]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    renamed = {name: _rename_refs(one, new_names) for name, one in cast("dict[str, Any]", schema).items()}
-    reference = renamed.get("$ref")
-    if isinstance(reference, str):
-        name = reference.rpartition("/")[2]
-        renamed["$ref"] = _SCHEMA_REF.format(model=new_names.get(name, name))
-    return renamed
+    return {name: schema for (name, _), schema in schemas.items()}, shared.get("$defs", {})
 
 
 def _build_tags(endpoints: Sequence[Endpoint]) -> list[dict[str, str]]:
-    """The groups, in the order in which they come, with the first words of their modules."""
-    modules = {one.tag: one.handler.__module__.rpartition(".")[0] + f".{one.tag}" for one in endpoints}
+    """The groups of endpoints, each with the first line of its module's docstring."""
+    modules = {endpoint.tag: endpoint.handler.__module__.rpartition(".")[0] for endpoint in endpoints}
     return [
-        {"name": group, "description": (inspect.getdoc(sys.modules[module]) or "").partition("\n")[0]}
-        for group, module in modules.items()
+        {"name": tag, "description": (inspect.getdoc(sys.modules[f"{package}.{tag}"]) or "").partition("\n")[0]}
+        for tag, package in modules.items()
     ]
 
 
@@ -194,8 +175,7 @@ def _build_tags(endpoints: Sequence[Endpoint]) -> list[dict[str, str]]:
 
 
 def _build_operation(endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
-    words = inspect.getdoc(endpoint.handler) or ""
-    summary, _, description = words.partition("\n\n")
+    summary, _, description = (inspect.getdoc(endpoint.handler) or "").partition("\n\n")
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "tags": [endpoint.tag],
@@ -250,24 +230,27 @@ def _build_query_parameters(model: type[BaseModel] | None) -> Iterator[dict[str,
 
 
 def _drop_null(field: Mapping[str, Any]) -> dict[str, Any]:
-    """What a query may say: there is no null in it, it is left out."""
-    kept = {name: value for name, value in field.items() if name not in ("description", "title")}
-    if kept.get("default", PydanticUndefined) is None:
-        del kept["default"]
-    choices = [choice for choice in kept.pop("anyOf", ()) if choice != {"type": "null"}]
+    """The schema of a query parameter: a query has no null, the parameter is left out instead."""
+    schema = {name: value for name, value in field.items() if name not in ("description", "title")}
+    if schema.get("default", PydanticUndefined) is None:
+        del schema["default"]
+    choices = [choice for choice in schema.pop("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) == 1:
-        return {**kept, **choices[0]}
-    return {**kept, "anyOf": choices} if choices else kept
+        return {**schema, **choices[0]}
+    return {**schema, "anyOf": choices} if choices else schema
 
 
 def _build_responses(endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
-    answers: dict[str, Any] = {str(endpoint.status): _build_response(endpoint, schemas, "The answer.")}
+    responses: dict[str, Any] = {str(endpoint.status): _build_response(endpoint, schemas, "The response.")}
     if endpoint.location is not None:
-        answers["201"]["headers"] |= _build_header_refs("Location")
-    for status, words in endpoint.extra_responses.items():
-        is_answer = 200 <= status < 300
-        told = _build_response(endpoint, schemas, words) if is_answer else _build_problem_response(words)
-        answers[str(status)] = {"description": words} if status in (204, 304) else told
+        responses["201"]["headers"] |= _build_header_refs("Location")
+    for status, description in endpoint.extra_responses.items():
+        if status in (204, 304):
+            responses[str(status)] = {"description": description}
+        elif status < 300:
+            responses[str(status)] = _build_response(endpoint, schemas, description)
+        else:
+            responses[str(status)] = _build_problem_response(description)
     problems = ["401", "403", "429"] if endpoint.scope is not None else []
     if endpoint.path_params:
         problems.append("404")
@@ -276,18 +259,18 @@ def _build_responses(endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any])
     if endpoint.body_model is not None or endpoint.query_model is not None or endpoint.path_params:
         problems.append("422")
     for status in (*sorted(problems), "default"):
-        answers.setdefault(status, {"$ref": f"#/components/responses/{_get_problem_name(status)}"})
-    return answers
+        responses.setdefault(status, {"$ref": f"#/components/responses/{_get_problem_name(status)}"})
+    return responses
 
 
 def _build_response(endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any], description: str) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if endpoint.response_type is not None:
-        content["application/json"] = {"schema": schemas[endpoint.name, "answer"]}
+        content["application/json"] = {"schema": schemas[endpoint.name, "response"]}
     if endpoint.can_stream:
         content[STREAM_TYPE] = {"schema": _EVENT_SCHEMA}
-    told: dict[str, Any] = {"description": description, "content": content} if content else {"description": "Done."}
-    return told | {"headers": _build_header_refs("X-Request-Id", "RateLimit-Policy", "RateLimit")}
+    response: dict[str, Any] = {"description": description, "content": content} if content else {"description": "Done."}
+    return response | {"headers": _build_header_refs("X-Request-Id", "RateLimit-Policy", "RateLimit")}
 
 
 def _build_problem_response(description: str) -> dict[str, Any]:
@@ -304,15 +287,21 @@ def _get_problem_name(status: str) -> str:
     return "Problem" if status == "default" else f"Problem{status}"
 
 
-# Words for fields
+# Descriptions of fields
 
 
 class _SchemaGenerator(GenerateJsonSchema):
-    """Describes the fields of models and dataclasses by the texts below them in the code.
+    """Describes the fields of models and dataclasses by their docstrings.
 
-    pydantic could do that itself (``use_attribute_docstrings``), but reads the sources of all classes when the server
-    starts, and leaves out the fields that a dataclass inherits.
+    pydantic could do that itself (``use_attribute_docstrings``), but it reads the sources of all classes when the
+    server starts, and leaves out the fields that a dataclass inherits.
     """
+
+    @override
+    def normalize_name(self, name: str) -> str:
+        """A readable name of a generic model: ``RunInfoPage``, and not ``Page_RunInfo_``."""
+        generic, _, parameter = name.removesuffix("]").partition("[")
+        return super().normalize_name(parameter + generic)
 
     @override
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
@@ -326,21 +315,21 @@ class _SchemaGenerator(GenerateJsonSchema):
     def field_is_required(
         self, field: core_schema.ModelField | core_schema.DataclassField | core_schema.TypedDictField, total: bool
     ) -> bool:
-        return self.mode == "serialization" or super().field_is_required(field, total)  # answers have all fields
+        return self.mode == "serialization" or super().field_is_required(field, total)  # responses have all fields
 
-    def _describe_fields(self, kind: type[Any], schema: JsonSchemaValue) -> JsonSchemaValue:
-        words = _read_field_docs(kind)
+    def _describe_fields(self, model: type[Any], schema: JsonSchemaValue) -> JsonSchemaValue:
+        docs = _read_field_docs(model)
         for name, field in schema.get("properties", {}).items():
-            if name in words:
-                field.setdefault("description", words[name])
+            if name in docs:
+                field.setdefault("description", docs[name])
             self._describe_default(field)
         return schema
 
     def _describe_default(self, field: JsonSchemaValue) -> None:
-        """Say in words what a field of a body is if it is left out; answers have all fields.
+        """Put the default of a body's field into its description; responses have all fields.
 
-        Programs that make types of the document take a field with a ``default`` for one that is always there, and
-        demand it of callers.
+        Programs that generate types from the document take a field with a ``default`` for one that is always there, and
+        require callers to send it.
         """
         default = field.pop("default", None)
         if self.mode == "validation" and default not in (None, "", [], {}):
@@ -348,31 +337,31 @@ class _SchemaGenerator(GenerateJsonSchema):
 
 
 class _QuerySchemaGenerator(_SchemaGenerator):
-    """The same for queries, whose parameters have defaults."""
+    """For queries, whose parameters keep their defaults."""
 
     @override
     def _describe_default(self, field: JsonSchemaValue) -> None:
         pass
 
 
-def _read_field_docs(kind: type[Any]) -> dict[str, str]:
-    """The texts below the fields of a class, by field."""
-    words: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        words |= _read_module_docs(base.__module__).get(base.__qualname__, {})
-    return words
+def _read_field_docs(model: type[Any]) -> dict[str, str]:
+    """The docstrings of a class's fields, by field."""
+    docs: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        docs |= _read_module_docs(base.__module__).get(base.__qualname__, {})
+    return docs
 
 
 @cache
 def _read_module_docs(module: str) -> dict[str, dict[str, str]]:
-    """The texts below the fields of the classes of a module of ours."""
+    """The docstrings of fields in one of Holdfast's modules, by class and field."""
     if not module.startswith("holdfast."):
         return {}
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
-    except OSError:  # the sources are not there: then there is less to tell
+    except OSError:  # without the source, there are no descriptions
         return {}
-    return {one.name: dict(_iterate_field_docs(one.body)) for one in tree.body if isinstance(one, ast.ClassDef)}
+    return {node.name: dict(_iterate_field_docs(node.body)) for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _iterate_field_docs(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:

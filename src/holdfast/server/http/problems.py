@@ -1,8 +1,8 @@
-"""What goes wrong, as HTTP tells it: ``application/problem+json`` (RFC 9457).
+"""Problems: errors as HTTP responses, in the form ``application/problem+json`` (RFC 9457).
 
 A problem has a ``type`` that programs can rely on, a ``detail`` that says what happened and what to do, and the run or
-question that it is about. Errors of Holdfast are told as they are: they are written for whoever asked. Anything else is
-a fault of the server's, of which the outside learns nothing but a number to look for in its log.
+approval that it is about. Holdfast's errors keep their messages, which are written for the caller. Anything else is an
+error inside the server: the response has only a number to look for in the server's log.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from holdfast.services.json_form import to_json_bytes
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
-"""Seconds after which a store that cannot be reached is worth another try."""
+"""Seconds after which to try again if the store cannot be reached."""
 
 
 class Problem(Exception):
-    """An answer that is an error."""
+    """A response that reports an error."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Problem(Exception):
         self.extensions = {name: value for name, value in extensions.items() if value is not None}
 
     def to_json(self) -> dict[str, Any]:
-        """The body."""
+        """The body of the response, without the id of the request."""
         detail = {"detail": self.detail} if self.detail else {}
         return {"type": self.type, "title": self.title, "status": self.status, **detail, **self.extensions}
 
     def to_response(self, request_id: str) -> Response:
-        """The answer to a request."""
+        """The response to a request."""
         content = to_json_bytes({**self.to_json(), "request_id": request_id})
         return Response(content, self.status, headers=self.headers, media_type=MEDIA_TYPE)
 
@@ -74,14 +74,9 @@ _PROBLEMS_BY_ERROR: Final[Mapping[type[errors.HoldfastError], tuple[int, str, st
     errors.StoreUnavailable: (503, "store-unavailable", "The store cannot be reached at the moment"),
     errors.StoreReadOnly: (503, "store-read-only", "The store cannot be written"),
 }
-"""By the nearest class above an error's own."""
+"""Status, type, and title by error. An error without an entry has that of its nearest base class."""
 _ERROR_FIELDS = ("run_id", "approval_id", "state", "error", "needs_run_again")
-"""What errors tell beside their words."""
-
-
 _STORE_URL: Final = re.compile(r"\b(?:sqlite|postgres|postgresql|temporal|memory)://(?:[^\s'\"`]*[^\s'\"`.,:;)])?")
-
-
 _REVEALING_ERRORS = (
     errors.RunConflict,
     errors.RunUnsuccessful,
@@ -89,35 +84,35 @@ _REVEALING_ERRORS = (
     errors.UnknownSchedule,
     errors.UnknownWorkflow,
 )
-"""Errors whose words describe other callers' runs, or list what there is."""
+"""Errors with messages that describe other callers' runs, or list what exists."""
 
 
 def problem_from_error(error: errors.HoldfastError, *, can_read: bool = True) -> Problem | None:
-    """An error of Holdfast's as a problem; ``None``: it is a fault of the server's.
+    """One of Holdfast's errors as a problem; ``None``: it is an error inside the server.
 
-    A caller that may not read gets only the kind of an error that describes other callers' runs.
+    If an error describes other callers' runs, a caller that may not read gets only its kind.
     """
     for kind in type(error).__mro__:
         if kind in _PROBLEMS_BY_ERROR:
             status, name, title = _PROBLEMS_BY_ERROR[kind]
             headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
-            # What a store says of itself, and where it is, is for those who run it.
+            # Messages about the store, and its URL, are for the operator of the server.
             detail = "" if status == 503 else _STORE_URL.sub("this server's store", str(error))
-            more = {about: getattr(error, about, None) or None for about in _ERROR_FIELDS}
+            extensions = {field: getattr(error, field, None) or None for field in _ERROR_FIELDS}
             if isinstance(error, errors.RunUnsuccessful) and error.error:
                 type_, _, message = error.error.partition(": ")
-                more["error"] = {"type": type_, "message": message}
+                extensions["error"] = {"type": type_, "message": message}
             if not can_read and isinstance(error, _REVEALING_ERRORS):
                 detail = "A key with the scope 'read' is told more."
-                more["error"] = None
+                extensions["error"] = None
             if isinstance(error, errors.InputError):
-                more["violations"] = error.violations or None
-            return Problem(status, name, title, detail, headers=headers, **more)
+                extensions["violations"] = error.violations or None
+            return Problem(status, name, title, detail, headers=headers, **extensions)
     return None
 
 
 def server_error_problem(error_id: str) -> Problem:
-    """What a caller learns of an error inside the server."""
+    """The problem of an error inside the server, with only its number in the log."""
     return Problem(
         500, "server-error", "The server failed", f"Look for {error_id} in the server's log.", error_id=error_id
     )

@@ -35,35 +35,38 @@ _PROXY_HEADERS = (
     "cf-connecting-ip",
     "x-original-host",
 )
-"""Headers of those who pass requests on; and all that begin with ``x-forwarded-``."""
+"""Headers that proxies add, besides all that begin with ``x-forwarded-``."""
 SOCKET_OWNERS = "holdfast.owners"
 """Where the state of a request caches the owner of its connection: looking it up takes a few milliseconds."""
 PeerAddress = tuple[str, int | None]
 
 
 def get_remote_address(request: Request) -> str:
-    """The address that it comes from; ``""`` if there is none."""
+    """The network address of the client; ``""`` if there is none."""
     return request.client.host if request.client is not None else ""
 
 
 def is_local_request(request: Request) -> bool:
     """Whether a program of the same user on this machine sent it directly, as far as the server can tell."""
+    headers = request.headers
+    host = headers.get("host", "")
     return (
         is_loopback(get_remote_address(request))
-        and _is_local_host(parse_host_name(request.headers.get("host", "")))
-        and not any(name in _PROXY_HEADERS or name.startswith("x-forwarded-") for name in request.headers)
+        and _is_local_host(parse_host_name(host))
+        and not any(name in _PROXY_HEADERS or name.startswith("x-forwarded-") for name in headers)
         and request.scope.get("http_version") != "1.0"
-        and all(_is_same_origin(request, header) for header in ("origin", "referer"))
+        and all(is_same_origin(url, host) for url in (*headers.getlist("origin"), *headers.getlist("referer")))
         and _get_socket_owner(request.scope) in _TRUSTED_USERS
     )
 
 
-def _is_same_origin(request: Request, header: str) -> bool:
-    host = request.headers.get("host", "").strip().lower()
+def is_same_origin(url: str, host: str) -> bool:
+    """Whether the URL of an ``Origin`` or ``Referer`` header is for the ``Host`` of the request."""
     try:
-        return all(urlsplit(one).netloc.lower() == host for one in request.headers.getlist(header))
+        netloc = urlsplit(url).netloc.lower()
     except ValueError:
         return False
+    return bool(netloc) and netloc == host.strip().lower()
 
 
 def _is_local_host(host: str) -> bool:
@@ -77,7 +80,7 @@ def parse_host_name(host: str) -> str:
     return name if colon and port.isdecimal() else host
 
 
-# Whose a connection is
+# The owner of a connection
 
 
 def _get_socket_owner(scope: Mapping[str, Any]) -> int | None:
@@ -98,14 +101,14 @@ def _find_socket_owner(client: PeerAddress, server: PeerAddress) -> int | None:
             text = table.read_text()
         except OSError:
             return None
-        place = text.find(f": {near} {far} ")
-        if place >= 0:
-            return int(text[place : text.find("\n", place)].split()[7])
+        start = text.find(f": {near} {far} ")
+        if start >= 0:
+            return int(text[start : text.find("\n", start)].split()[7])
     return None
 
 
 def _to_proc_format(address: str, port: int | None, as_ipv6: bool) -> str | None:
-    """An end of a connection as the system lists it; with ``as_ipv6``, an IPv4 address as a mapped IPv6 address."""
+    """An end of a connection as the system lists it; with ``as_ipv6``, an IPv4 address is mapped to IPv6."""
     found = _parse_address(address)
     if found is None or port is None or (found.version == 6 and not as_ipv6):
         return None
@@ -114,8 +117,8 @@ def _to_proc_format(address: str, port: int | None, as_ipv6: bool) -> str | None
 
 
 def _to_hex_words(packed: bytes) -> str:
-    """Words of four bytes, each in the order of this machine's numbers."""
-    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    """Words of four bytes, each in this machine's byte order."""
+    words = (packed[start : start + 4] for start in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
 
 
@@ -129,7 +132,7 @@ def is_loopback(address: str) -> bool:
 
 
 def get_network(address: str) -> str:
-    """Whom an address counts for: itself, or its network if it is IPv6, where everybody has any number of them."""
+    """The network that an address counts for: itself, or its /64 for IPv6, where each client has many addresses."""
     found = _parse_address(address)
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((found, 64), strict=False))

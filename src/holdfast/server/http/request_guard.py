@@ -1,4 +1,4 @@
-"""What is refused before a request is examined: unexpected hosts, pages of other sites, and what is too large or slow.
+"""The guard refuses requests before they are examined: for unexpected hosts, from other sites, too large, or too slow.
 
 **Hosts.** A page of another site can point its own name to this machine (DNS rebinding). Its requests then look local,
 but they carry that name. So only requests for expected names are accepted.
@@ -8,7 +8,8 @@ not know that header or does not trust the connection, by ``Origin``. Requests o
 may only link to something that changes nothing (``allow_navigation``). Programs send neither header, and are not
 affected.
 
-**Too much.** The size of a body is limited, whether it is declared or not, and so is the time that it takes to arrive.
+**Size and time.** The size of a body is limited, whether it is declared or not, and so is the time that it takes to
+arrive.
 
 On the way back, every response gets headers that forbid caching, embedding, and guessing its type.
 """
@@ -17,22 +18,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.server.http.problems import Problem
-from holdfast.server.http.remote_addresses import parse_host_name
-from holdfast.server.http.request_ids import REQUEST_ID_HEADER, get_request_id
-from holdfast.server.http.request_ids import REQUEST_ID_KEY as REQUEST_ID_SCOPE
+from holdfast.server.http.remote_addresses import is_same_origin, parse_host_name
+from holdfast.server.http.request_ids import REQUEST_ID_HEADER, REQUEST_ID_KEY, get_request_id
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 ANY_HOST = "*"
 RESPONSE_HEADERS = "holdfast.answer_headers"
-"""Where headers are kept in the scope of a request that its answer will have, whatever that is."""
+"""Where the scope of a request has headers that its response will have, whatever that is."""
 BODY_TIMEOUT_S = 30.0
-"""A body must be there by then."""
 
 _DEFAULT_RESPONSE_HEADERS = {
     b"cache-control": b"no-store",
@@ -44,7 +42,7 @@ _DEFAULT_RESPONSE_HEADERS = {
 
 
 class RequestGuard:
-    """Lets through what may come in."""
+    """The outermost layer of the app."""
 
     def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str], max_body_bytes: int) -> None:
         self._app = app
@@ -52,20 +50,20 @@ class RequestGuard:
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One HTTP request."""
+        """Check one HTTP request, and pass it on."""
         headers = Headers(scope=scope)
         body = _LimitedBody(receive, self._max_body_bytes)
         request_id = get_request_id(headers)
-        told: dict[str, str] = {REQUEST_ID_HEADER: request_id}
-        scope = {**scope, REQUEST_ID_SCOPE: request_id, RESPONSE_HEADERS: told}
+        response_headers: dict[str, str] = {REQUEST_ID_HEADER: request_id}
+        scope = {**scope, REQUEST_ID_KEY: request_id, RESPONSE_HEADERS: response_headers}
 
-        async def answer(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 body.has_response_started = True
-                there = {name.lower() for name, _ in message.get("headers", ())}
-                more = [(name, value) for name, value in _DEFAULT_RESPONSE_HEADERS.items() if name not in there]
-                more += [(name.lower().encode(), value.encode()) for name, value in told.items()]
-                message = {**message, "headers": [*message.get("headers", ()), *more]}
+                present = {name.lower() for name, _ in message.get("headers", ())}
+                added = [(name, value) for name, value in _DEFAULT_RESPONSE_HEADERS.items() if name not in present]
+                added += [(name.lower().encode(), value.encode()) for name, value in response_headers.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
             await send(message)
 
         try:
@@ -73,13 +71,13 @@ class RequestGuard:
             check_same_site(headers, allow_navigation=scope["method"] in SAFE_METHODS)
             self._check_length(headers)
         except Problem as problem:
-            await problem.to_response(request_id)(scope, receive, answer)
+            await problem.to_response(request_id)(scope, receive, send_with_headers)
             return
-        await self._app(scope, body, answer)
+        await self._app(scope, body, send_with_headers)
 
     def _check_host(self, headers: Headers) -> None:
-        given = headers.getlist("host")
-        host = parse_host_name(given[0]) if len(given) == 1 else ""
+        hosts = headers.getlist("host")
+        host = parse_host_name(hosts[0]) if len(hosts) == 1 else ""
         if not host or (ANY_HOST not in self._allowed_hosts and host not in self._allowed_hosts):
             raise Problem(
                 421,
@@ -103,13 +101,12 @@ def body_too_large_problem(max_bytes: int) -> Problem:
 
 
 def check_same_site(headers: Headers, *, allow_navigation: bool) -> None:
-    """Refuse what a page of another site asks for. Raises ``Problem``."""
-    sites, origins = headers.getlist("sec-fetch-site"), headers.getlist("origin")
-    if sites:
-        is_ours = all(site in ("same-origin", "none") for site in sites)
+    """Refuse a request of another site's page. Raises ``Problem``."""
+    if sites := headers.getlist("sec-fetch-site"):
+        is_same_site = all(site in ("same-origin", "none") for site in sites)
     else:
-        is_ours = all(_is_same_origin(origin, headers.get("host", "")) for origin in origins)
-    if is_ours or (allow_navigation and headers.get("sec-fetch-mode") == "navigate"):
+        is_same_site = all(is_same_origin(origin, headers.get("host", "")) for origin in headers.getlist("origin"))
+    if is_same_site or (allow_navigation and headers.get("sec-fetch-mode") == "navigate"):
         return
     raise Problem(
         403,
@@ -119,20 +116,12 @@ def check_same_site(headers: Headers, *, allow_navigation: bool) -> None:
     )
 
 
-def _is_same_origin(origin: str, host: str) -> bool:
-    try:
-        place = urlsplit(origin).netloc.lower()
-    except ValueError:
-        return False
-    return bool(place) and place == host.strip().lower()
-
-
 class _LimitedBody:
-    """Takes a body as it comes in, and no more of it than is allowed."""
+    """Receives a body within its limits of size and time."""
 
     def __init__(self, receive: Receive, max_bytes: int) -> None:
         self.has_response_started = False
-        """Nobody can be told of a problem any more: then it is as if the caller had hung up."""
+        """From then on, no problem can be sent: exceeding a limit looks as if the caller had disconnected."""
         self._receive = receive
         self._max_bytes = max_bytes
         self._received_bytes = 0
@@ -141,7 +130,7 @@ class _LimitedBody:
 
     async def __call__(self) -> Message:
         if self._is_complete:
-            return await self._receive()  # whoever waits now waits for the caller to hang up
+            return await self._receive()  # only a disconnect can follow
         try:
             return await self._receive_limited()
         except Problem:

@@ -1,4 +1,4 @@
-"""Request ids, to find the same request in the logs of a caller, a proxy and the server."""
+"""Request ids, to find the same request in the logs of a caller, a proxy, and the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 REQUEST_ID_KEY: Final = "holdfast.request_id"
-"""Where it is kept in the scope of a request."""
+"""Where the scope of a request has its id."""
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
 
 

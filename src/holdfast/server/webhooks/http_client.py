@@ -1,19 +1,19 @@
-"""One request, sent to exactly the network address that was checked.
+"""Sends one request to exactly the network address that was checked.
 
-The URL of the request has the address in place of the name. The ``Host`` header, the server name that TLS asks for, and
-the name that the certificate must prove are those of the webhook. So nothing looks the name up a second time. Nothing
-is taken from the environment either, and each request has a connection of its own: one that was made for another name
-at the same address must not be used again.
+The URL of the request has the address in place of the host name. The ``Host`` header, the TLS server name, and the name
+that the certificate must prove are those of the webhook. So nothing resolves the name a second time. The client ignores
+the environment, and each request has its own connection: a connection that was made for another name at the same
+address must not be reused.
 
-A redirect is followed if it says that the same request is to be made elsewhere (307, 308), three times, on the same
-host only: the payload and its signature are for that receiver. The new target is checked like the first one.
+A redirect that asks for the same request elsewhere (307, 308) is followed, up to three times, on the same host only:
+the payload and its signature are for that receiver. The new target is checked like the first one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -27,46 +27,46 @@ CONNECT_TIMEOUT_S = 10.0
 """Seconds to connect to one address, TLS included."""
 MAX_REDIRECTS = 3
 MAX_ADDRESSES = 4
-"""So many addresses of a host are tried."""
+"""Addresses of a host that are tried."""
 REDIRECT_STATUSES = (307, 308)
 MAX_ERROR_BODY_BYTES = 4096
-"""Bytes that are read of an answer that is no success."""
+"""Bytes that are read of an unsuccessful response."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookResponse:
-    """What a receiver has answered."""
+    """The response of a receiver."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     is_complete: bool = True
-    """False: the body is longer than what was read of it."""
+    """False: the rest of the body was not read."""
 
 
 ByteCounter = Callable[[int], None]
 
 
 class ResponseLimit(NamedTuple):
-    """How much of an answer is read."""
+    """How much of a response is read."""
 
     max_bytes: int
     count_bytes: ByteCounter
 
 
 class NoResponse(Exception):
-    """There is no answer, or none that counts: why, for people to read."""
+    """There is no response, or none that counts: why, for people to read."""
 
 
 class WebhookHttpClient:
-    """Sends requests."""
+    """Sends webhook requests."""
 
     def __init__(self, target_policy: TargetPolicy) -> None:
         self._target_policy = target_policy
 
     @cached_property
     def _ssl_context(self) -> ssl.SSLContext:
-        """Whose certificates are believed. ``SSL_CERT_FILE`` says so, if it is set."""
+        """The trusted certificates: those of ``SSL_CERT_FILE``, if it is set."""
         return httpx2.create_ssl_context()
 
     async def post(
@@ -79,15 +79,15 @@ class WebhookHttpClient:
         max_bytes: int,
         count_bytes: ByteCounter,
     ) -> WebhookResponse:
-        """Send it, and read the answer. Raises ``NoResponse``, and what ``count_bytes`` raises.
+        """Send a request, and read the response. Raises ``NoResponse``, and what ``count_bytes`` raises.
 
         Args:
-            url: where to.
+            url: the webhook.
             headers: of the request.
             body: of the request.
-            timeout_s: seconds for all of it.
-            max_bytes: bytes of the answer that are read.
-            count_bytes: is told of bytes of the answer that have come in, and may refuse them.
+            timeout_s: seconds until the response must be complete, including redirects.
+            max_bytes: maximum bytes of the response to read.
+            count_bytes: called with the number of bytes that have arrived; it may raise to refuse them.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -102,10 +102,10 @@ class WebhookHttpClient:
     ) -> WebhookResponse:
         target = self._target_policy.parse_target(url)
         for _ in range(MAX_REDIRECTS + 1):
-            answer = await self._post_to_target(target, headers, body, limit)
-            if answer.status not in REDIRECT_STATUSES:
-                return answer
-            target = self._get_redirect_target(target, answer)
+            response = await self._post_to_target(target, headers, body, limit)
+            if response.status not in REDIRECT_STATUSES:
+                return response
+            target = self._get_redirect_target(target, response)
         raise NoResponse(f"it redirects more than {MAX_REDIRECTS} times")
 
     def _get_redirect_target(self, target: Target, response: WebhookResponse) -> Target:
@@ -113,27 +113,21 @@ class WebhookHttpClient:
             location = str(target.url.join(response.headers["location"]))
         except (KeyError, httpx2.InvalidURL):
             raise NoResponse(f"it answered {response.status}, and does not say where to") from None
-        there = self._target_policy.parse_target(location)
-        is_safer = target.url.scheme == "http" and there.url.scheme == "https"
-        if there.host != target.host or not (there.url.scheme == target.url.scheme or is_safer):
+        new_target = self._target_policy.parse_target(location)
+        is_downgrade = target.url.scheme == "https" and new_target.url.scheme == "http"
+        if new_target.host != target.host or is_downgrade:
             raise NoResponse(
                 "it redirects to another host, which a signed request is not sent to: if that is where deliveries "
                 "belong, set the webhook to it"
             )
-        return there
+        return new_target
 
     async def _post_to_target(
         self, target: Target, headers: Mapping[str, str], body: bytes, limit: ResponseLimit
     ) -> WebhookResponse:
-        addresses = await self._target_policy.resolve_addresses(target)
-        return await self._post_to_first_reachable(addresses[:MAX_ADDRESSES], target, headers, body, limit)
-
-    async def _post_to_first_reachable(
-        self, addresses: Sequence[str], target: Target, headers: Mapping[str, str], body: bytes, limit: ResponseLimit
-    ) -> WebhookResponse:
-        """At the first address that takes a connection: nothing was sent to those before it."""
+        """Send it to the first address that accepts a connection: nothing was sent to those before it."""
         problem = ""
-        for address in addresses:
+        for address in (await self._target_policy.resolve_addresses(target))[:MAX_ADDRESSES]:
             try:
                 return await self._post_to_address(address, target, headers, body, limit)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
@@ -160,8 +154,8 @@ class WebhookHttpClient:
             content=body,
             extensions={"sni_hostname": target.host, "timeout": {"connect": CONNECT_TIMEOUT_S}},
         )
-        one = httpx2.Limits(max_connections=1, max_keepalive_connections=0)
-        async with httpx2.AsyncHTTPTransport(verify=self._ssl_context, limits=one) as transport:
+        limits = httpx2.Limits(max_connections=1, max_keepalive_connections=0)
+        async with httpx2.AsyncHTTPTransport(verify=self._ssl_context, limits=limits) as transport:
             response = await transport.handle_async_request(request)
             try:
                 return await _read_response(response, limit)
@@ -170,13 +164,13 @@ class WebhookHttpClient:
 
 
 async def _read_response(response: httpx2.Response, limit: ResponseLimit) -> WebhookResponse:
-    """The answer, as it came: what was packed is not unpacked, since a little may become very much."""
-    most = limit.max_bytes if response.is_success else min(limit.max_bytes, MAX_ERROR_BODY_BYTES)
+    """The response as it arrives. A compressed body is not decompressed, since it could become very large."""
+    max_bytes = limit.max_bytes if response.is_success else min(limit.max_bytes, MAX_ERROR_BODY_BYTES)
     body = bytearray()
-    async for part in response.aiter_raw():
-        limit.count_bytes(len(part))
-        body += part
-        if len(body) > most:
+    async for chunk in response.aiter_raw():
+        limit.count_bytes(len(chunk))
+        body += chunk
+        if len(body) > max_bytes:
             break
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return WebhookResponse(response.status_code, headers, bytes(body[:most]), is_complete=len(body) <= most)
+    return WebhookResponse(response.status_code, headers, bytes(body[:max_bytes]), is_complete=len(body) <= max_bytes)

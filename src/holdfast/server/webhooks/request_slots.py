@@ -1,7 +1,7 @@
-"""Request slots: how many webhook requests are under way at once, shared fairly among namespaces.
+"""Request slots: they limit concurrent webhook requests, and share them fairly among namespaces.
 
-A receiver that does not answer holds its slot until the request times out. So no namespace may have more than its own
-limit, and when all slots are taken, the next one that becomes free goes to the namespace that has the fewest.
+A receiver that does not respond holds its slot until the request times out. So each namespace has its own limit, and
+when all slots are taken, the next free slot goes to the namespace that has the fewest.
 """
 
 from __future__ import annotations
@@ -13,12 +13,7 @@ from contextlib import asynccontextmanager
 
 
 class RequestSlots:
-    """Slots for the requests of one server.
-
-    Args:
-        max_total: of all namespaces together.
-        max_per_namespace: of each of them.
-    """
+    """Slots for the requests of one server."""
 
     def __init__(self, max_total: int, max_per_namespace: int) -> None:
         self._max_total = max_total
@@ -51,13 +46,13 @@ class RequestSlots:
                 granted.set_result(None)
 
     def _pick_namespace(self) -> str | None:
-        """The namespace with the fewest slots among those that wait and have some left."""
-        able = [name for name in self._waiting if self._used_counts[name] < self._max_per_namespace]
-        return min(able, key=self._used_counts.__getitem__, default=None)
+        """The namespace with the fewest slots among those that wait and are below their limit."""
+        eligible = [name for name in self._waiting if self._used_counts[name] < self._max_per_namespace]
+        return min(eligible, key=self._used_counts.__getitem__, default=None)
 
     def _withdraw(self, namespace: str, granted: asyncio.Future[None]) -> None:
         waiting = self._waiting.get(namespace, deque())
-        if granted in waiting:  # one that was cancelled may have been withdrawn already
+        if granted in waiting:  # a cancelled one may have been withdrawn already
             waiting.remove(granted)
         if not waiting:
             self._waiting.pop(namespace, None)

@@ -1,13 +1,13 @@
-"""Where webhooks may be sent to.
+"""The targets that webhooks may be sent to.
 
-Whoever may set a webhook makes this server send requests, from inside the network that it runs in. So a webhook goes to
-public addresses only, over TLS, unless whoever runs the server has named its host. What a name leads to is looked up
-here, all that it leads to must be public, and the connection is then made to what was looked up (``http_client``): a
-second lookup could tell something else. That holds when a webhook is set, and again for each request and each redirect.
+A caller that sets a webhook makes this server send requests, from inside the server's network. So a webhook goes only
+to public addresses, over TLS, unless the operator of the server has allowed its host. The policy resolves the host
+name, all of its addresses must be public, and the client connects to one of these (``http_client``): a second lookup
+could have another result. This applies when a webhook is set, and again to each request and each redirect.
 
-Hosts are read by the very parser that makes the request, so that no two disagree about what a URL says. Numbers that
-old resolvers take for addresses (``2130706433``, ``0x7f.1``) are refused by their form. What is told of a host that is
-refused does not contain the address, since that may be a secret of the network.
+Hosts are parsed by the same parser that makes the request, so that no two parsers disagree about a URL. Numbers that
+old resolvers take for addresses (``2130706433``, ``0x7f.1``) are refused by their form. The message about a refused
+host does not contain its address, since that may be a secret of the network.
 """
 
 from __future__ import annotations
@@ -32,23 +32,22 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Finds the network addresses of a host name, for a port."""
 
 MAX_URL_CHARS = 2000
-"""Characters of a URL."""
 LOOKUP_TIMEOUT_S = 10.0
 _LOOKUP_EXECUTOR = ThreadPoolExecutor(16, thread_name_prefix="webhook-lookup")
-"""Lookups cannot be broken off: names that take long must hold up nothing but other names."""
+"""Lookups cannot be cancelled: slow ones must hold up nothing but other lookups."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 _NUMERIC_LABEL = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
-"""A last part of a host that makes old resolvers take the whole for an IPv4 address."""
+"""A last label that makes old resolvers take a host for an IPv4 address."""
 
 _NON_PUBLIC_V4 = [
-    ipaddress.IPv4Network(one)
-    for one in (
+    ipaddress.IPv4Network(network)
+    for network in (
         "0.0.0.0/8",  # this network
         "10.0.0.0/8",
         "100.64.0.0/10",  # carrier-grade NAT, and one cloud's metadata
         "127.0.0.0/8",
-        "168.63.129.16/32",  # a public address by which one cloud's machines are told about themselves
+        "168.63.129.16/32",  # one cloud's metadata, at a public address
         "169.254.0.0/16",  # link-local: the metadata of most clouds
         "172.16.0.0/12",
         "192.0.0.0/24",  # protocol assignments, and one cloud's metadata
@@ -63,13 +62,13 @@ _NON_PUBLIC_V4 = [
     )
 ]
 _GLOBAL_UNICAST_V6 = ipaddress.IPv6Network("2000::/3")
-"""All that is public is in here; loopback, private, link-local, multicast, mapped and translated addresses are not."""
+"""All public addresses are in here; loopback, private, link-local, multicast, mapped, and translated ones are not."""
 _NON_PUBLIC_V6 = [
-    ipaddress.IPv6Network(one)
-    for one in (
-        "2001::/23",  # protocol assignments, Teredo among them, which holds an IPv4 address
+    ipaddress.IPv6Network(network)
+    for network in (
+        "2001::/23",  # protocol assignments, such as Teredo, which contains an IPv4 address
         "2001:db8::/32",
-        "2002::/16",  # 6to4, which holds an IPv4 address
+        "2002::/16",  # 6to4, which contains an IPv4 address
         "3fff::/20",
     )
 ]
@@ -77,37 +76,37 @@ _NON_PUBLIC_V6 = [
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A place that a webhook may be sent to, as far as its URL tells."""
+    """A target that a webhook may be sent to, judged by its URL alone."""
 
     url: httpx2.URL
     host: str
     """The name, in ASCII and lower case, or the address."""
     port: int
     is_allowed: bool
-    """Whoever runs the server has named it."""
+    """The operator of the server has allowed it."""
 
     @property
     def host_header(self) -> str:
-        """The host and the port, as the request names them."""
+        """The value of the ``Host`` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.url.scheme] else f"{host}:{self.port}"
 
 
 class TargetPolicy:
-    """Says where webhooks may be sent to."""
+    """Decides where webhooks may be sent."""
 
     def __init__(self, allowed: Collection[str] = (), resolver: Resolver | None = None) -> None:
-        self._allowed = {_parse_allowed_host(one) for one in allowed}
+        self._allowed = {_parse_allowed_host(host) for host in allowed}
         self._resolver = resolver or resolve_host
 
     async def validate_target(self, url: str) -> Target:
-        """A place that a webhook may be sent to at the moment. Raises ``UsageError``."""
+        """The target of a URL, with all its addresses checked. Raises ``UsageError``."""
         target = self.parse_target(url)
         await self.resolve_addresses(target)
         return target
 
     def parse_target(self, url: str) -> Target:
-        """A place that a webhook may be sent to, as far as its URL tells. Raises ``UsageError``."""
+        """The target of a URL, without a lookup of its host. Raises ``UsageError``."""
         if len(url) > MAX_URL_CHARS or not url.isprintable() or "\\" in url or " " in url:
             raise _refused_error(
                 url, f"it must have at most {MAX_URL_CHARS} printable characters, without blanks or backslashes"
@@ -140,9 +139,9 @@ class TargetPolicy:
         """The addresses to connect to, the best first. Raises ``UsageError`` if any of them is not public."""
         found = await self._look_up(target)
         if not target.is_allowed:
-            hidden = [one for one in found if not is_public(one)]
-            if hidden:
-                log.warning("webhook refused: %s leads to %s, which is not public", target.host, ", ".join(hidden))
+            private = [address for address in found if not is_public(address)]
+            if private:
+                log.warning("webhook refused: %s leads to %s, which is not public", target.host, ", ".join(private))
                 raise _refused_error(
                     str(target.url),
                     f"{target.host!r} leads to an address that is not public. If that is meant, whoever runs the "
@@ -164,18 +163,18 @@ class TargetPolicy:
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """What the system says about a name."""
+    """The addresses of a host, by the system's resolver."""
     look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     found = await asyncio.get_running_loop().run_in_executor(_LOOKUP_EXECUTOR, look_up)
-    return [str(one[4][0]) for one in found]
+    return [str(socket_address[0]) for *_, socket_address in found]
 
 
 def is_public(address: str) -> bool:
-    """Whether an address belongs to the internet, and to nothing nearer."""
+    """Whether an address belongs to the public internet."""
     found = _parse_address(address)
     if isinstance(found, ipaddress.IPv4Address):
         return not any(found in network for network in _NON_PUBLIC_V4)
-    # With a zone (`fe80::1%eth0`) an address is meant for a link, whatever it is.
+    # An address with a zone (`fe80::1%eth0`) belongs to a link, whatever it is.
     return (
         found is not None
         and found.scope_id is None
@@ -205,7 +204,7 @@ def _check_host_syntax(url: str, host: str) -> None:
 
 
 def _parse_allowed_host(allowed: str) -> tuple[str, int | None]:
-    """What was allowed: ``host`` (every port), ``host:port``; an IPv6 address with a port has brackets."""
+    """An allowed host, as ``host`` (every port) or ``host:port``; an IPv6 address with a port has brackets."""
     text = allowed.strip().lower()
     if _parse_address(text) is not None:
         return text, None
@@ -229,12 +228,12 @@ def _refused_error(url: str, reason: str) -> UsageError:
 
 
 def redact_url(url: str) -> str:
-    """A URL as it may stand in messages: without what may be a password, and not too long."""
+    """A URL for a message: shortened, without parts that may be a password."""
     return re.sub(r"//[^/?#]*@", "//…@", re.sub(r"\?.*", "?…", url))[:200]
 
 
 def get_host(url: str) -> str:
-    """The host of a URL that was checked before, for people to read."""
+    """The host of a URL that was checked before, for display."""
     try:
         return httpx2.URL(url).host
     except httpx2.InvalidURL:

@@ -1,7 +1,7 @@
 // Requests to the server: JSON over HTTP with the caller's key, and streams of server-sent events that reconnect.
 //
-// The key is kept for this tab and as long as it is open (sessionStorage): no cookie goes along by itself, so no other
-// site can use it. Streams are read with fetch, since EventSource cannot send a key.
+// The key is stored for this tab, until it is closed (sessionStorage). There is no cookie that a browser sends by itself,
+// so no other site can use the key. Streams are read with fetch, since EventSource cannot send a key.
 
 const STORAGE_KEY = "holdfast-key";
 const listeners = new Set();
@@ -108,9 +108,9 @@ export const put = (path, body) => send("PUT", path, body);
 export const patch = (path, body) => send("PATCH", path, body);
 export const remove = (path) => send("DELETE", path);
 
-// Follows a stream of events until `signal` is aborted or `onEvent` returns true. A cut stream is opened again after
-// the last event; a hidden page closes it, since a browser has few connections for all its tabs.
-//   onEvent({ id, event, data }): returns true when there is nothing more to come.
+// Follows a stream of events until `signal` is aborted or `onEvent` returns true. A broken stream is reopened after the
+// last event; a hidden page closes it, since a browser has few connections for all its tabs.
+//   onEvent({ id, event, data }): returns true after the last event.
 //   onState("live" | "cut"): whether the stream is open.
 //   after: the id of the event after which to begin.
 export async function follow(path, { onEvent, onState = () => {}, after = "", signal }) {
@@ -139,7 +139,7 @@ export async function follow(path, { onEvent, onState = () => {}, after = "", si
         return;
       }
     } finally {
-      stop(); // also after the last event: it closes the connection
+      stop(); // after the last event, too: it closes the connection
       signal.removeEventListener("abort", stop);
       document.removeEventListener("visibilitychange", stopWhenHidden);
     }

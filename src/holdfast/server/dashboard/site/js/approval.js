@@ -1,7 +1,7 @@
 // An approval: what the run asks, and a form for the answer.
 //
-// What a person has typed is never discarded because of others: when the approval is answered elsewhere meanwhile, the
-// panel shows that, and the form stays as it was, with its buttons disabled.
+// Another person's answer never discards what was typed here: when the approval is answered elsewhere, the panel shows
+// that, and the form stays as it was, with its buttons disabled.
 
 import { html, useEffect, useRef, useState } from "./html.js";
 import { encodePart, post } from "./api.js";
@@ -21,7 +21,7 @@ const getKind = (approval) => (approval.tool ? "call" : approval.choices.length 
 //   focusRequest: { verb: "approve" | "deny", number }: which control gets the focus; a new number requests it again
 //   onAnswered: called with the approval's id when the answer is given
 export function ApprovalPanel({ approval, caller = null, focusRequest = null, heading = true, onAnswered = () => {} }) {
-  const isTouched = useRef(false); // drawing the form in the middle of a click would undo the click
+  const isTouched = useRef(false); // rendering the form in the middle of a click would cancel the click
   const isOpen = approval.state === "open";
   return html`<div class="question">
     ${heading ? html`<h2 class="asked">${approval.question}</h2>` : null}
@@ -127,7 +127,7 @@ function AnswerForm({ approval, caller, focusRequest, isClosed, onTouch, onAnswe
       <label class="field">Answered by<input value=${by} disabled=${isDisabled} maxlength="200" autocomplete="name" placeholder=${caller?.name ?? ""} onInput=${(event) => setBy(event.target.value)} /><span class="hint">${
         caller?.key_id ? `recorded with the name of your key, ${caller.name}` : "kept in this browser for the next time"}</span></label>
     </div>
-    ${problem ? html`<div class="told">${problem.status === 409
+    ${problem ? html`<div class="answer-problem">${problem.status === 409
       ? html`<div class="note warn" role="alert"><strong>Somebody was quicker, or the run went on.</strong><div>${problem.message}</div></div>`
       : html`<${ProblemNote} problem=${problem} />`}</div>` : null}
     <div class="does">

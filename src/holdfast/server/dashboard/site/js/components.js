@@ -7,7 +7,7 @@ import { useShortcuts } from "./shortcuts.js";
 
 const STATE_TONES = { completed: "good", failed: "bad", dead: "bad", running: "calm", waiting: "warn", pending: "", cancelled: "" };
 
-// A run's state, and what keeps it from going on.
+// A run's state, and what keeps it from continuing.
 export function StateBadge({ state, isPaused, isCancelling }) {
   return html`<span class="badge ${STATE_TONES[state] ?? ""}">${state}</span>
     ${isPaused ? html` <span class="badge warn">paused</span>` : null}
@@ -16,7 +16,7 @@ export function StateBadge({ state, isPaused, isCancelling }) {
 
 export const Badge = ({ tone = "", children }) => html`<span class="badge ${tone}">${children}</span>`;
 
-// "3 min ago", which moves on; the moment itself when pointed at.
+// "3 min ago", kept up to date; the exact time is its title.
 export function RelativeTime({ at }) {
   const now = useNow();
   return at ? html`<time datetime=${at} title=${formatTime(at)}>${formatRelativeTime(at, now)}</time>` : null;
@@ -35,7 +35,7 @@ export async function copyText(text) {
 }
 export const COPY_FAILED = "The browser does not let this page copy. Mark the text, and copy it by the keyboard.";
 
-// A recorded value: always as text, whatever it holds.
+// A recorded value: always as text, whatever it contains.
 export const Value = ({ value, label }) => html`<pre class="value mono" tabindex="0" role="region" aria-label=${label ?? "value"}>${formatValue(value)}</pre>`;
 
 export function ProblemNote({ problem, refresh }) {
@@ -50,10 +50,10 @@ export function ProblemNote({ problem, refresh }) {
 export const Note = ({ tone = "", children }) => html`<div class="note ${tone}">${children}</div>`;
 export const EmptyState = ({ children }) => html`<div class="empty">${children}</div>`;
 
-// Shows the problem of an action in the dialog that contains it, whose reader neither sees nor hears the page below.
+// Shows the problem of an action in the dialog that contains it: the page below is neither visible nor read out.
 const ProblemContext = createContext(null);
 
-// A button whose action takes a while and may fail: it is disabled meanwhile, and a problem is shown.
+// A button for an action that takes a while and may fail: it is disabled meanwhile, and a problem is shown.
 export function ActionButton({ action, done, tone = "", disabled = false, title, children }) {
   const [isBusy, setBusy] = useState(false);
   const reportProblem = useContext(ProblemContext) ?? ((problem) => problem && showToast(problem.message, "bad"));
@@ -69,7 +69,7 @@ export function ActionButton({ action, done, tone = "", disabled = false, title,
       setBusy(false);
     }
   };
-  // Not one that sends a form, which buttons are unless they say so: Enter in a field would press the first of those.
+  // type="button": by default, a button submits its form, and Enter in a field would press the first one.
   return html`<button type="button" class=${tone} disabled=${disabled || isBusy} title=${title} onClick=${onClick}>${children}</button>`;
 }
 
@@ -94,8 +94,8 @@ export function Dialog({ title, onClose, children }) {
   </dialog>`;
 }
 
-// Closes a dialog when the server has answered, and says whether it was still there: the reader may have closed it
-// meanwhile, and have opened another one.
+// Closes a dialog after the server's response, and returns whether it was still open: the reader may have closed it
+// meanwhile, and opened another one.
 export function useClose(onClose) {
   const isUnmounted = useRef(false);
   useEffect(() => () => (isUnmounted.current = true), []);
@@ -106,7 +106,7 @@ export function useClose(onClose) {
   };
 }
 
-// Asks before something that cannot be taken back is done.
+// Asks for confirmation of an action that cannot be undone.
 export function ConfirmDialog({ title, text, confirmLabel, tone = "danger", action, onClose }) {
   const close = useClose(onClose);
   return html`<${Dialog} title=${title} onClose=${onClose}>
@@ -121,7 +121,7 @@ export function ConfirmDialog({ title, text, confirmLabel, tone = "danger", acti
   <//>`;
 }
 
-// Notes that come and go, and that screen readers read out.
+// Notes that disappear after a while, and that screen readers read out.
 const toasts = { list: [], listeners: new Set(), next: 1 };
 export function showToast(text, tone = "") {
   const one = { id: toasts.next++, text, tone };
@@ -143,15 +143,15 @@ export function ToastList() {
   </div>`;
 }
 
-// Which rows the reader has marked, by their ids.
+// The rows that the reader has marked, by id.
 export function useMarks() {
   const [marks, setMarks] = useState(() => new Set());
   const mark = (ids, on) => setMarks((before) => new Set(on ? [...before, ...ids] : [...before].filter((id) => !ids.includes(id))));
   return { marks, mark, unmark: () => setMarks(new Set()) };
 }
 
-// Which of some rows the reader is at: the same one when others come above it. Keys may come faster than the page is
-// drawn, so they use `currentKey`, not what was drawn last.
+// The current row: it stays the same when others are added above it. Keys may arrive faster than the page is rendered,
+// so they use `currentKey`, not what was rendered last.
 export function useCurrentRow(rows, container, getKey = (row) => row.id) {
   const currentKey = useRef(null);
   const [shownKey, setShownKey] = useState(null);
@@ -165,11 +165,11 @@ export function useCurrentRow(rows, container, getKey = (row) => row.id) {
   return { at: findIndex(shownKey), choose, move, current: () => rows[findIndex(currentKey.current)] };
 }
 
-// A table whose rows can be gone through with j and k, and opened with Enter. On a phone every row is a card.
+// A table with keyboard navigation: j and k move between rows, and Enter opens one. On a phone, each row is a card.
 //   columns: [{ name, render: (row) => the content of its cell, tone: "number" | "wide" | "", header }]
 //     header: shown above the column instead of its name
 //     hiddenName: the name for screen readers of a column without a name
-//   onOpen: (row) => where Enter goes to
+//   onOpen: (row) => the address that Enter opens
 //   shortcuts: { x: ["label", (row) => what the key does with the current row] }
 //   getTone: (row) => the class of its row
 export function List({ label, columns, rows, getKey, onOpen, empty, shortcuts = {}, getTone = () => undefined }) {

@@ -1,9 +1,9 @@
-// Data for pages: loaded again when something in the store has changed, and on request.
+// Data for pages: reloaded when something in the store has changed, and on request.
 
 import { useCallback, useEffect, useRef, useState } from "./html.js";
 import { apiKey, follow, get } from "./api.js";
 
-// The change feed: one stream for all parts of a page, which also carries the numbers in the navigation.
+// The change feed: one stream for all parts of a page, which also has the numbers of the navigation.
 const changes = { number: 0, overview: null, state: "cut", listeners: new Set() };
 
 function notifyListeners() {
@@ -25,7 +25,7 @@ export function startChangeFeed() {
       onState(state) {
         if (changes.state === state) return;
         changes.state = state;
-        changes.number += 1; // whatever happened meanwhile
+        changes.number += 1; // something may have changed meanwhile
         notifyListeners();
       },
     });
@@ -34,7 +34,7 @@ export function startChangeFeed() {
   apiKey.onChange(start);
 }
 
-// { number, overview, state }: `number` rises whenever something may be new.
+// { number, overview, state }: `number` increases whenever something may have changed.
 export function useChangeFeed() {
   const [feed, setFeed] = useState(() => ({ ...changes }));
   useEffect(() => {
@@ -45,10 +45,10 @@ export function useChangeFeed() {
   return feed;
 }
 
-// Loads something, and again whenever `deps` change or something in the store has. The old data stays until the new
-// response is there, and a response that a newer request has overtaken is dropped. A change does not abort a request in
-// flight: where responses take longer than changes, none would ever arrive. Another request follows it.
-//   minIntervalMs: between two requests because of changes, for what is much work for the server
+// Loads data, and reloads it whenever `deps` or something in the store has changed. The old data stays until the new
+// response arrives, and the response to an outdated request is dropped. A change does not abort a request in flight: if
+// responses took longer than changes, none would ever arrive. Another request follows it.
+//   minIntervalMs: between two requests because of changes, for requests that are much work for the server
 //   { data, problem, loading, refresh }
 export function useLoader(load, deps = [], { live = true, minIntervalMs = 0 } = {}) {
   const { number } = useChangeFeed();
@@ -99,7 +99,7 @@ export function useLoader(load, deps = [], { live = true, minIntervalMs = 0 } = 
 export const useGet = (path, params = {}, options = {}) =>
   useLoader((signal) => get(path, params, signal), [path, params], options);
 
-// The time, which moves on: for "3 s ago".
+// The current time, updated regularly: for "3 s ago".
 export function useNow(intervalMs = 1000) {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {

@@ -1,4 +1,4 @@
-// Controls of forms that are written by hand: inputs with their errors, and a submit handler that sends once at a time.
+// Controls for hand-written forms: inputs with their errors, and a submit handler that sends one request at a time.
 
 import { html, useState } from "./html.js";
 

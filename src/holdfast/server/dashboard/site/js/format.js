@@ -13,7 +13,7 @@ export function formatDuration(seconds) {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-// How long ago, or in how long; `now` in milliseconds.
+// "3 min ago" or "in 3 min"; `now` is in milliseconds.
 export function formatRelativeTime(at, now = Date.now()) {
   if (!at) return "";
   const seconds = (now - Date.parse(at)) / 1000;
@@ -43,7 +43,7 @@ export function formatShortCount(number) {
   return `${(n / 1e6).toFixed(n < 1e7 ? 1 : 0)}M`;
 }
 
-// Dollars, from a text with a decimal number; as many digits as tell something.
+// Dollars, from a text with a decimal number, with as many digits as matter.
 export function formatMoney(text) {
   if (text === null || text === undefined) return "";
   const dollars = Number(text);

@@ -1,5 +1,5 @@
-// What pages are written with: Preact's elements, written as they look (htm), and its hooks. Whatever stands in ${} is
-// put into the page as text; there is no way here to put markup.
+// The building blocks of pages: Preact's elements, written as markup (htm), and its hooks. Everything in ${} becomes text
+// on the page; markup cannot be inserted.
 
 import { createContext, h, render } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";

@@ -40,7 +40,7 @@ function useCaller() {
     };
     let wasRejected = isKeyRejected();
     const stop = apiKey.onChange(() => {
-      if (isKeyRejected() && wasRejected) return; // it is known already, and asking again would only count against us
+      if (isKeyRejected() && wasRejected) return; // it is known to be rejected, and another request would only count against the rate limit
       wasRejected = isKeyRejected();
       load();
     });
@@ -56,12 +56,12 @@ function useCaller() {
 
 function SignInPage() {
   const [typed, setTyped] = useState("");
-  // A key that was good until now is good no more.
+  // A key that was valid until now is no longer valid.
   const [problem, setProblem] = useState(apiKey.get() ? new Error("The key is not known here, was revoked, or has expired.") : null);
   const open = (token) => {
     setProblem(null);
     apiKey.set(token);
-    get("/v1/whoami").catch(setProblem); // one that is known opens the page
+    get("/v1/whoami").catch(setProblem); // a valid key opens the page
   };
   const submit = (event) => {
     event.preventDefault();

@@ -1,4 +1,4 @@
-// The current page: its address is after the #, so that it can be linked to and gone back to, and reaches no server.
+// The current page: its address is after the #, so that links and the back button work, and it reaches no server.
 // `#/runs/etl-acme?tab=conversation` is { page: "runs", arg: "etl-acme", query: { tab: "conversation" } }.
 
 import { useEffect, useState } from "./html.js";

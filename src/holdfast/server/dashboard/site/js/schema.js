@@ -1,20 +1,20 @@
-// What a JSON schema asks for, as fields that a person can fill in, and what was filled in, as a value. Pure: tests run
-// it without a browser; `forms.js` shows it.
+// Turns a JSON schema into fields that a person can fill in, and their contents into a value. Pure: tests run it without
+// a browser; `forms.js` shows it.
 //
-// A *field* says how something is asked for. A *draft* is what stands in it while somebody types, which need not be a
-// value yet: texts for texts and numbers, the number of the choice, a list of drafts, an object of drafts.
+// A *field* describes an input. A *draft* is the content of a field while a person types, which need not be a value yet:
+// texts for texts and numbers, the number of the choice, a list of drafts, an object of drafts.
 //   { kind, label, hint, required, nullable, ... }
 //     text     { isLong, format: "date" | "date-time" | "time" | "email" | "", min, max }
-//              A pattern is checked by the server alone: in a browser it could take for ever.
+//              Only the server checks a pattern: in a browser it could take forever.
 //     number   { isInteger, min, max, exclusiveMin, exclusiveMax }
-//     boolean  { isOpen }: it may be left open
+//     boolean  { isOpen }: it may be left unset
 //     choice   { choices: values }
 //     list     { item: field, min, max }
 //     object   { fields: [[name, field]], optional }
-//     json     what no field fits is written as JSON
+//     json     a value that no other field fits, written as JSON
 //     any      any value: JSON, or else a text
 
-const MAX_DEPTH = 6; // a type that holds itself would never end
+const MAX_DEPTH = 6; // a recursive type would never end
 const LONG_TEXT_LENGTH = 200;
 
 export function buildField(schema, { required = true, name = "" } = {}) {
@@ -24,15 +24,15 @@ export function buildField(schema, { required = true, name = "" } = {}) {
 // A field for any value, which is written as JSON.
 export const buildJsonField = (label) => ({ kind: "json", label, hint: "", required: true, nullable: false });
 
-// Fields for parameters of which only the names are known.
+// Fields for parameters with names only.
 export const buildFieldsFromNames = (names) => ({
   kind: "object", label: "", hint: "", required: true, nullable: false, optional: false,
   fields: names.map((name) => [name, { kind: "any", label: name, hint: "", required: false, nullable: false }]),
 });
 
-// Fields for the inputs of a workflow, by the JSON schema that its workers announce. A text that must be there must not be
-// empty: here it was forgotten. What may be a text or something else need not be written as JSON. `*args` has no name to
-// be sent by.
+// Fields for the inputs of a workflow, by the JSON schema that its workers announce. A required text must not be empty:
+// a person would have forgotten it. A value that may be a text or something else need not be written as JSON. `*args`
+// cannot be sent, because it has no name.
 export function buildFieldsFromSchema(schema) {
   const named = Object.entries(schema.properties ?? {}).filter(([name]) => !/^\*[^*]/.test(name));
   const requiredNames = new Set(schema.required ?? []);
@@ -121,7 +121,7 @@ function resolveSchema(source, root, hops) {
 
 const unescapePointer = (step) => decodeURIComponent(step).replaceAll("~1", "/").replaceAll("~0", "~");
 
-// The initial content of a field: a value, its default, or nothing.
+// The initial draft of a field: from a value, its default, or nothing.
 export function buildDraft(field, value = field.initial) {
   switch (field.kind) {
     case "text":
@@ -148,8 +148,8 @@ export function buildDraft(field, value = field.initial) {
   }
 }
 
-// { value, violations: [{ path, message }] }: what was filled in; `undefined` is what was left out. A path is that of
-// the field: ["lines", 0, "amount"].
+// { value, violations: [{ path, message }] }: the value of a draft; `undefined` if it was left out. A path is that of the
+// field: ["lines", 0, "amount"].
 export function readDraft(field, draft) {
   const violations = [];
   const value = readField(field, draft, [], violations);
@@ -164,7 +164,7 @@ function readField(field, draft, path, violations) {
   const readEmpty = (message) => (field.nullable ? (field.required || field.initial !== undefined ? null : undefined) : field.required ? addViolation(message) : undefined);
   switch (field.kind) {
     case "text": {
-      // A text that must be there may be empty, unless its schema says otherwise.
+      // A required text may be empty, unless its schema says otherwise.
       if (draft === "" && (field.nullable || (!field.required && field.initial === undefined))) return readEmpty("");
       if (draft === "" && (field.min > 0 || field.format)) return addViolation("Something must stand here.");
       const length = [...draft].length;

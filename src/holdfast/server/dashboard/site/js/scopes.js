@@ -5,7 +5,7 @@ import { ActionButton } from "./components.js";
 
 const GRANTED_BY = { read: ["read", "operate", "admin"], submit: ["submit", "admin"], operate: ["operate", "admin"], admin: ["admin"] };
 
-// The text that says which scope the caller lacks; "" if the scope is granted, or the caller is not known yet.
+// A text about the scope that the caller does not have; "" if the scope is granted, or the caller is not known yet.
 export const describeMissingScope = (caller, scope) =>
   !caller || GRANTED_BY[scope].some((one) => caller.scopes.includes(one)) ? "" : `Your key lacks the scope “${scope}”.`;
 
@@ -19,7 +19,7 @@ export function ScopedActionButton({ caller, scope, disabled = false, title, ...
   return html`<${ActionButton} disabled=${disabled || Boolean(missingScope)} title=${missingScope || title} ...${more} />`;
 }
 
-// The same as text, once for a page: a phone shows no titles of buttons.
+// The same as text, once on each page: phones show no titles of buttons.
 export function ScopeNote({ caller, scope, hint }) {
   const missingScope = describeMissingScope(caller, scope);
   return missingScope ? html`<p class="faint">${missingScope} ${hint}</p>` : null;

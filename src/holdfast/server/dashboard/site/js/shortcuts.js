@@ -8,7 +8,7 @@ let timer = 0;
 
 const isTyping = (target) => target.closest?.("input, textarea, select, [contenteditable]") !== null;
 
-// Enter on a button or a link is that button's or link's.
+// Enter on a button or a link activates that button or link.
 const isPressing = (event) => event.key === "Enter" && event.target.closest?.("a, button, summary") !== null;
 
 document.addEventListener("keydown", (event) => {

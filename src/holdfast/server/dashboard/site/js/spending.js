@@ -1,5 +1,5 @@
 // Sums of what /v1/usage returns. Pure: tests run it without a browser.
-// Sums are kept in billionths of a dollar, which are whole numbers: nothing is lost by adding.
+// Sums are in billionths of a dollar, which are whole numbers, so that additions are exact.
 
 export const NANO_PER_DOLLAR = 1e9;
 const DAY_MS = 86400000;
@@ -33,7 +33,7 @@ export function groupUsage(items, by) {
   return [...sums].map(([name, sum]) => ({ name, ...sum })).sort((a, b) => b.nano - a.nano || b.calls - a.calls || (a.name < b.name ? -1 : 1));
 }
 
-// What a chart shows: a bar for each day, of parts in the order of `names`. The cheapest are one part, "others".
+// The data of a chart: a bar for each day, with parts in the order of `names`. The cheapest are one part, "others".
 export const OTHERS = "others";
 export function buildChart(spending, by, maxParts = 7) {
   const all = groupUsage(spending.daily_usage, by).filter((one) => one.nano > 0).map((one) => one.name);
@@ -48,7 +48,7 @@ export function buildChart(spending, by, maxParts = 7) {
   return { names: shown, bars: [...days].map(([day, parts]) => ({ day, parts, nano: parts.reduce((a, b) => a + b, 0) })) };
 }
 
-// Values for the lines behind a chart: round ones, from 0 to above `max`.
+// Values for the grid lines of a chart: round numbers, from 0 to above `max`.
 export function buildGridLines(max, targetCount = 4) {
   if (max <= 0) return [0, 1];
   const rough = max / targetCount;

@@ -90,7 +90,7 @@ function UsageSum({ sum, known }) {
   return html`<span title="${pluralize(sum.calls, "call")}, ${formatCount(sum.input + sum.output)} tokens">${sum.calls > sum.unpriced ? formatMoney(sum.nano / NANO_PER_DOLLAR) : "price not known"}</span>`;
 }
 
-const BREACH_LABELS = { notify: "only told", refuse: "no more runs begin that day", pause: "disabled until the day is over", kill: "disabled until someone enables it" };
+const BREACH_LABELS = { notify: "only told", refuse: "no more runs begin that day", pause: "disabled until the day is over", disable: "disabled until someone enables it" };
 
 function PolicySummary({ info, known }) {
   if (!known) return null;

@@ -85,7 +85,7 @@ function OpenApprovals({ filter, openedId, caller }) {
     </ol>`;
 }
 
-// The open approvals, and those opened here that were answered since: they stay until they are folded.
+// The open approvals, and those expanded here that were answered since: they stay until they are collapsed.
 function useOpenedApprovals(items, opened) {
   const known = new Map(items.map((one) => [one.id, one]));
   const closedIds = [...opened].filter((id) => !known.has(id));

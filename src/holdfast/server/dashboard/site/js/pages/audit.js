@@ -1,4 +1,4 @@
-// Who asked this server for what: for those who administer it.
+// The audit log, for administrators.
 
 import { html, useState } from "../html.js";
 import { getPages } from "../api.js";

@@ -1,4 +1,4 @@
-// What model calls have cost, day by day, by agent or by model.
+// The cost of model calls, day by day, by agent or by model.
 
 import { html, useEffect, useRef, useState } from "../html.js";
 import { EmptyState, ProblemNote } from "../components.js";
@@ -84,7 +84,7 @@ const LEFT = 54;
 const BELOW = 22;
 const ABOVE = 8;
 
-// Bars of a day each, gone through with the arrow keys; a line above describes the current bar.
+// A bar for each day, with arrow keys to move between them; a line above describes the current bar.
 function SpendingChart({ chart, by }) {
   const element = useRef(null);
   const width = useWidth(element);
@@ -113,7 +113,7 @@ function SpendingChart({ chart, by }) {
   const labelInterval = Math.max(1, Math.ceil(64 / dayWidth));
   return html`<figure class="chart">
     <figcaption>
-      <span class="told" role="status">${highlighted >= 0 && chart.bars[highlighted] ? describeBar(chart.bars[highlighted]) : `Dollars a day, by ${GROUPINGS[by]}; days are those of UTC.`}</span>
+      <span class="caption" role="status">${highlighted >= 0 && chart.bars[highlighted] ? describeBar(chart.bars[highlighted]) : `Dollars a day, by ${GROUPINGS[by]}; days are those of UTC.`}</span>
       <ul class="legend">${chart.names.map((name, index) => html`<li key=${name}><span class="swatch s${index}"></span>${formatName(name)}</li>`)}</ul>
     </figcaption>
     <div ref=${element} class="room">

@@ -1,4 +1,4 @@
-// Runs whose workers died too often: what was in flight, and how to retry them.
+// Dead runs: what was in flight, and how to retry them.
 
 import { html, useState } from "../html.js";
 import { encodePart, getPages, post } from "../api.js";

@@ -1,4 +1,4 @@
-// API keys: who may do what. A token is shown once, when it is made.
+// API keys. A token is shown once, when its key is made.
 
 import { html, useState } from "../html.js";
 import { apiKey, encodePart, post, remove } from "../api.js";
@@ -60,7 +60,7 @@ function KeyForm({ isFirst, onClose }) {
   const { errors, problem, isBusy, onSubmit } = useSubmit(check, async () => {
     const answer = await post("/v1/keys", { name: name.trim(), scopes: allScopes, ...(days.trim() ? { expires_in: Number(days) * 86400 } : {}) });
     setCreatedKey(answer);
-    if (isFirst) apiKey.set(answer.token); // this page is asked for a key from now on, too: it would not show the token any more
+    if (isFirst) apiKey.set(answer.token); // from now on, this page needs a key, too; without it, the token would not be shown
   });
   if (createdKey) return html`<${KeyToken} createdKey=${createdKey} isFirst=${isFirst} onClose=${onClose} />`;
   return html`<${Dialog} title="New key" onClose=${onClose}>

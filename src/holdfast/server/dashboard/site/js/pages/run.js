@@ -19,7 +19,7 @@ export function RunPage({ arg, query, caller }) {
   const { report, problem, answers, inFlight, eventCount, refresh } = useRunReport(arg);
   const [dialog, setDialog] = useState(null); // { name, record, target: the report that it is about, which may be that of a child }
   useEffect(() => {
-    // "step 5 in the timeline": which row that is, is known here.
+    // A link to "step 5 in the timeline" is resolved to its row here.
     if (!query.find || !report) return;
     const found = report.journal.find((one) => String(one.number) === query.find && one.kind !== "timer");
     updateQuery({ find: null, row: found ? `r${found.seq}` : null });

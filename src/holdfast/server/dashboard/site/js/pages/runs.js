@@ -1,5 +1,5 @@
-// All runs, the newest first: filters, the list, and actions on several runs at once. The filters are in the address,
-// so that a view can be linked to.
+// All runs, newest first: filters, the list, and actions on several runs at once. The filters are in the address, so
+// that links to a view work.
 
 import { html, useEffect, useRef, useState } from "../html.js";
 import { encodePart, post } from "../api.js";
@@ -150,7 +150,7 @@ function RunDuration({ run }) {
   return run.finished_at ? text : html`<span class="faint" title="since it was created">${text}</span>`;
 }
 
-// How far back the list has come, and what else there is.
+// How far back the list goes, and a button for older runs.
 function ListFooter({ list }) {
   const { isSearching, isLoaded, searchedUntil, next, rows } = list;
   if (isSearching && searchedUntil) {

@@ -1,4 +1,4 @@
-// What is started at set times.
+// Schedules, which start runs at set times.
 
 import { html, useEffect, useState } from "../html.js";
 import { encodePart, get, post, put, remove } from "../api.js";

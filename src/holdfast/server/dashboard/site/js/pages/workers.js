@@ -1,4 +1,4 @@
-// The processes that take up runs.
+// The processes that execute runs.
 
 import { html } from "../html.js";
 import { Badge, List, ProblemNote, RelativeTime } from "../components.js";

@@ -1,16 +1,16 @@
-// Time as a line on which the work stays visible: stretches in which nothing was done are folded. Pure.
+// A time axis on which work stays visible: idle stretches are folded. Pure.
 //
-// A run may work for seconds and wait for days. What counts as work are steps; a run that waits for a timer, a signal or
-// a person is idle, however long, and so is one that waits for a child for very long (that has a timeline of its own).
+// A run may work for seconds and wait for days. Steps count as work. A run that waits for a timer, a signal, or a person
+// is idle, and so is one that waits very long for a child (which has its own timeline).
 
-// [seconds, times]: a piece is folded that is longer than these seconds, and than this multiple of all the work.
+// [seconds, times]: a segment is folded if it is longer than these seconds, and than this multiple of all work.
 const IDLE_FOLD_RULES = [[1, 3], [5, 0.25]];
 const CHILD_FOLD_RULES = [[600, 0.25]]; // the same, while a child works
 const FOLD_WIDTH = 0.04; // of the width, for one fold
-const MAX_FOLDS_WIDTH = 0.4; // of the width, for all of them
+const MAX_FOLDS_WIDTH = 0.4; // of the width, for all folds
 
 // intervals: [{ begin, end, work: "here" | "elsewhere" | "" }], in milliseconds; in any order.
-//   { begin, end, segments: [{ from, to, left, width, folded }] }, left and width as shares of the whole.
+//   { begin, end, segments: [{ from, to, left, width, folded }] }, left and width as fractions of the whole.
 export function buildAxis(intervals) {
   if (!intervals.length) return { begin: 0, end: 0, segments: [] };
   const begin = intervals.reduce((min, one) => Math.min(min, one.begin), Infinity);
@@ -36,7 +36,7 @@ export function buildAxis(intervals) {
 
 const sumDurations = (pieces) => pieces.reduce((sum, one) => sum + one.to - one.from, 0);
 
-// The line, cut wherever something begins or ends, with what is done in each piece.
+// The axis, split wherever an interval begins or ends, with the kind of work in each segment.
 function buildPieces(intervals, begin, end) {
   const changes = [];
   for (const one of intervals) {
@@ -67,7 +67,7 @@ function joinPieces(pieces) {
   return segments;
 }
 
-// Where a moment stands, as a share of the width.
+// The position of a time, as a fraction of the width.
 export function computePosition(axis, at) {
   const { segments } = axis;
   if (!segments.length || at <= axis.begin) return 0;
@@ -85,7 +85,7 @@ export function computePosition(axis, at) {
 
 const TICK_INTERVALS_S = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400, 604800];
 
-// Moments to write on the line: [{ left, seconds }], seconds since its beginning; and folds: [{ left, width, seconds }].
+// Labels of the axis: [{ left, seconds }], seconds since its start; and folds: [{ left, width, seconds }].
 export function buildMarks(axis, targetCount = 6) {
   const open = axis.segments.filter((one) => !one.folded);
   const openS = sumDurations(open) / 1000;

@@ -1,4 +1,4 @@
-// What was said in an agent's run, turn by turn, and what its model is saying now.
+// The conversation of an agent's run, turn by turn, and the answer that is being streamed.
 
 import { html, useEffect, useRef, useState } from "../../html.js";
 import { encodePart, get } from "../../api.js";
@@ -109,7 +109,7 @@ function LongText({ value, label }) {
 
 // The answer that is being streamed. Screen readers read it when it is complete, not word by word.
 function StreamingAnswer({ one, hasEnded }) {
-  const isHidden = hasEnded || (one.done && !one.text); // it has failed, or was left
+  const isHidden = hasEnded || (one.done && !one.text); // it has failed, or was abandoned
   return html`<${RetractedTexts} texts=${one.retracted} step=${one.step} />
     ${isHidden ? null : html`<li class="said model flight" aria-busy="true">
       <div class="by"><strong>model</strong> <span class="faint">#${one.step}</span> <${Badge} tone="calm">${one.text ? "speaking" : "being asked"}<//></div>

@@ -1,4 +1,4 @@
-// The dialogs before an action on a run: what a retry rewinds, which value, which budget.
+// Dialogs for actions on a run: what a retry rewinds, which value to use, which budget to set.
 
 import { html, useEffect, useState } from "../../html.js";
 import { encodePart, get, post, put } from "../../api.js";
@@ -53,7 +53,7 @@ function RetryDialog({ report, onClose }) {
   <//>`;
 }
 
-// A new run from a step on: the step runs again, or is taken to have returned another value.
+// A fork from a step on: the step runs again, or gets another output.
 function ForkDialog({ report, record, onClose }) {
   const [chosenRecord, setChosenRecord] = useState(null);
   const startRecord = record ?? chosenRecord;
@@ -128,7 +128,7 @@ function ForkForm({ report, record, isTurn, onClose }) {
     </div>`;
 }
 
-// A step that must happen only once, and may have: a person says what came of it.
+// Settles a `once` step that may have happened: a person decides its outcome.
 function SettleDialog({ report, record, onClose }) {
   const close = useClose(onClose);
   const [mode, setMode] = useState("happened");
@@ -190,7 +190,7 @@ const BUDGET_FIELD = {
 
 function BudgetDialog({ report, onClose }) {
   const close = useClose(onClose);
-  const budgetRunId = report.budget_refusal?.run_id ?? report.id; // of the run whose budget is used up, which may be one above it
+  const budgetRunId = report.budget_refusal?.run_id ?? report.id; // the run with the budget that is used up, which may be an ancestor
   const budget = report.budgets?.find((one) => one.run_id === budgetRunId)?.budget ?? (budgetRunId === report.id ? report.budget : null);
   const form = useForm(null, budget ?? {}, BUDGET_FIELD);
   const [error, setError] = useState("");

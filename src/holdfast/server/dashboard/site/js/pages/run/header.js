@@ -24,7 +24,7 @@ export function RunHeader({ report, caller, openDialog }) {
       <${RunActions} report=${report} caller=${caller} openDialog=${openDialog} />
     </header>
     <${RunFacts} report=${report} />
-    <p class="run-told">${report.summary}</p>
+    <p class="run-summary">${report.summary}</p>
     <${AdviceList} report=${report} caller=${caller} openDialog=${openDialog} />`;
 }
 

@@ -1,4 +1,4 @@
-// What went into a run, what came out, and what was sent to it meanwhile.
+// The inputs and the output of a run, and the signals that it got.
 
 import { html } from "../../html.js";
 import { EmptyState } from "../../components.js";

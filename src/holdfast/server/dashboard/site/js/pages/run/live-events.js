@@ -1,7 +1,7 @@
 // Steps in flight, and answers of models while they are streamed, from the events of a run. Pure.
 //
-// One worker may begin an answer, and another one complete it: what the first had streamed is void then, but was seen.
-// It is kept, marked as retracted.
+// One worker may begin an answer, and another one complete it. What the first one streamed is then void, but was seen: it
+// stays, marked as retracted.
 
 // answers: { [step]: { step, name, text, retracted: [text], done } }
 export function applyAnswerEvent(answers, event) {
@@ -20,7 +20,7 @@ export function applyAnswerEvent(answers, event) {
     case "answered":
       return update({ text: event.text, done: true });
     default:
-      // The outcome of a step that had said something on its way.
+      // The outcome of a step that had streamed text.
       return step in answers ? update({ done: true }) : answers;
   }
 }
@@ -30,8 +30,7 @@ const NON_OUTCOME_KINDS = new Set(["started", "text", "retracted", "delivered", 
 const MAX_ENDED = 20;
 
 // Steps that began: { [step]: { number, name, updated_at, attempt, arguments, run, ended } }. Most steps leave no other
-// trace before they have ended; and one that has ended stays until its record is read, so that nothing is missing in
-// between.
+// trace before they end. A step that has ended stays until its record is read, so that nothing is missing in between.
 export function applyStepEvent(inFlight, event) {
   const { kind, step } = event;
   if (kind === "reopened" || kind === "ended") return {};

@@ -1,4 +1,4 @@
-// The plan of an agent's run, as the model has written it last.
+// The latest plan of an agent's run.
 
 import { html } from "../../html.js";
 import { EmptyState } from "../../components.js";

@@ -1,8 +1,8 @@
 // A run's report, kept up to date: read page by page, and from then on only what is new.
 //
-// The run's own events tell at once that something has happened in it, and what its model is saying; the store's changes
-// tell what has no event, such as another worker that has taken it, and are there after a run has ended, too. Both only
-// say when to look: what is shown is always read. So it does not matter whether one of them is cut for a while.
+// The run's own events report at once that something has happened in it, and stream the model's answer. The change feed
+// reports what has no event, such as a takeover, and continues after the run has ended. Both only trigger a read: the
+// page always shows what was read. So it does not matter if one of them breaks for a while.
 
 import { useCallback, useEffect, useRef, useState } from "../../html.js";
 import { encodePart, follow, get } from "../../api.js";
@@ -13,9 +13,9 @@ import { isEnded, isReopened, mergeReport } from "./rows.js";
 const PAGE_SIZE = 500;
 const MIN_PAUSE_MS = 120; // events are gathered at least this long before the report is read, and twice as long as that takes
 const RETRY_DELAY_MS = 2000; // until a request that failed is sent again
-const POLL_INTERVAL_MS = 5000; // a run that has not ended is also read without a change: a worker death causes none by itself
+const POLL_INTERVAL_MS = 5000; // an unfinished run is read without a change, too: a worker death causes none by itself
 
-// { report, problem, answers, inFlight, eventCount, refresh }: `eventCount` rises with each event that was received.
+// { report, problem, answers, inFlight, eventCount, refresh }: `eventCount` increases with each received event.
 export function useRunReport(id) {
   const [state, setState] = useState({ report: null, problem: null });
   const [answers, setAnswers] = useState({});
@@ -56,10 +56,10 @@ export function useRunReport(id) {
       onEvent({ data }) {
         newEvents.push(data);
         if (!frame) frame = requestAnimationFrame(applyEvents);
-        if (data.kind === "text") return false; // nothing is recorded by it
+        if (data.kind === "text") return false; // it adds no record
         reader.current.requestRead(data.kind === "reopened");
         if (data.kind !== "ended") return false;
-        setTimeout(() => stream.signal.aborted || setStreamRound((before) => before + 1), 500); // should it go on after all
+        setTimeout(() => stream.signal.aborted || setStreamRound((before) => before + 1), 500); // in case the run was retried
         return true;
       },
     });
@@ -129,7 +129,7 @@ class ReportReader {
         continue;
       }
       report = mergeReport(report, page, false);
-      // What is known stays on the page until the new beginning is as long, or complete.
+      // The known journal stays on the page until the new one is as long, or complete.
       if (!fromStart || this.report === null || !page.has_more) {
         this.report = report;
         this.onChange({ report, problem: null });

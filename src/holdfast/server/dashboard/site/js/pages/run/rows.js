@@ -7,7 +7,7 @@ export const isEnded = (state) => ENDED_STATES.has(state);
 
 const parseTime = (at) => (at ? Date.parse(at) : NaN);
 
-// How often a worker replayed a record after taking the run over from one that had died. Records may be read before that.
+// How often a worker replayed a record after taking over the run of a dead worker. Records may be read before that.
 export const countReplays = (report, record) => report.takeover_epochs.filter((epoch) => epoch > record.epoch).length;
 
 // Whether a person settled it: its outcome was unknown.
@@ -16,7 +16,7 @@ export const isSettled = (record) => record.attempt_count === 0;
 export const formatWorkerName = (worker, workers) => workers.get(worker)?.name || `worker ${worker}`;
 export const indexWorkers = (report) => new Map(report.workers.map((one) => [one.id, one]));
 
-// The title of a record: what is not a step says its kind, too.
+// The title of a record, with its kind if it is not a step.
 export function formatTitle(record) {
   const { kind, name } = record;
   if (kind === "step" || kind === "approval" || name.startsWith(`${kind} `)) return name;
@@ -27,12 +27,12 @@ export function formatTitle(record) {
 
 export const formatRowTitle = ({ record, attempt, child, waitsFor }) => (record ? formatTitle(record) : attempt ? attempt.name || "a step" : child ? `child ${child.workflow}` : `waits for ${waitsFor}`);
 
-// The kinds for which a reader looks: a model call and a step are one kind in the journal, and two for people.
+// The kinds to filter by: a model call and a step are one kind in the journal, and two for people.
 export const getDisplayKind = (record) => (record.model_call ? "model" : record.kind);
 
 // Rows in the order in which things began. Each: { key, type, begin, end, work, ... }.
 //   type: "record" | "flight" | "child" | "wait" | "takeover" | "skipped"
-//   now: milliseconds, until which steps in flight go on.
+//   now: milliseconds; bars of steps in flight end here.
 export function buildRows(report, now) {
   const beginTimes = computeBeginTimes(report);
   const rows = report.journal.map((record, index) => ({
@@ -45,7 +45,7 @@ export function buildRows(report, now) {
   }
   if (!isEnded(report.state)) {
     for (const attempt of report.in_flight) {
-      if (attempt.run) continue; // a run that is waited for has its own row
+      if (attempt.run) continue; // an awaited run has its own row
       const begin = Math.min(now, parseTime(attempt.updated_at) || now);
       const end = attempt.ended ? Math.max(begin, parseTime(attempt.ended)) : now;
       rows.push({ key: `f${attempt.number}`, type: "flight", attempt, begin, end, work: "here" });
@@ -53,7 +53,7 @@ export function buildRows(report, now) {
   }
   const recordedRunIds = new Set(report.journal.map((record) => record.related_run_id));
   for (const child of isEnded(report.state) ? [] : report.related_runs) {
-    // A run that is waited for, and whose end is not recorded yet.
+    // An awaited run whose end is not recorded yet.
     if (recordedRunIds.has(child.id) || child.parent !== report.id || !child.created_at) continue;
     const end = child.finished_at ? parseTime(child.finished_at) : now;
     rows.push({ key: `c${child.id}`, type: "child", child, begin: Math.min(end, parseTime(child.created_at)), end, work: "elsewhere" });
@@ -77,8 +77,8 @@ export const isNote = (row) => row?.type === "takeover" || row?.type === "skippe
 const classifyWork = (kind) => (WORK_KINDS.has(kind) ? "here" : kind === "child" ? "elsewhere" : "");
 export const getStepNumber = (row) => row.record?.number ?? row.attempt?.number ?? 0;
 
-// When each record's command began. Of steps it is recorded. What a run only waits for began when the code asked for it:
-// behind what it asked for before, and before what it asked for next.
+// When each record's command began. For steps, that is recorded. Any other wait began when the code issued its command:
+// after the previous command, and before the next one.
 function computeBeginTimes(report) {
   const { journal } = report;
   const numbered = new Map();
@@ -101,12 +101,12 @@ function computeBeginTimes(report) {
   });
 }
 
-// A report with all that is in flight: what the report has, and what events added since (see live-events.js).
+// A report with everything in flight: that of the report, and what events added since (see live-events.js).
 export function addInFlight(report, inFlight) {
   const recorded = new Set(report.journal.map((record) => record.number));
   const known = new Map(report.in_flight.map((one) => [one.number, one]));
   for (const one of Object.values(inFlight)) {
-    if (recorded.has(one.number)) continue; // the event that says so is on its way
+    if (recorded.has(one.number)) continue; // the event of its end is yet to come
     const reported = known.get(one.number);
     known.set(one.number, reported && parseTime(reported.updated_at) > parseTime(one.updated_at) ? reported : { is_once: false, error: null, progress: null, ...reported, retry_at: null, ...one });
   }
@@ -117,10 +117,10 @@ export function addInFlight(report, inFlight) {
 const parseReopenings = (report) => report.reopened_at.map(parseTime);
 
 // Where another worker continued: [{ epoch, at, from, to, seconds, how: "died" | "left" | "moved" | "alone" }].
-//   from, to: workers' ids; seconds: between the last record of the one and the first beginning of the other.
-// The epoch of a run rises with each claim, also of a run that was parked by a healthy worker. Then the first thing
-// that the next worker records is what the run waited for. A run that was
-// retried after its end was not taken over from the worker that held it before.
+//   from, to: workers' ids; seconds: from the last record of one to the first start of the other.
+// The epoch of a run increases with each claim, even if a healthy worker had parked it. In that case, the first record
+// of the next worker is what the run waited for. A run that was retried after its end was not taken over from the
+// worker that held it before.
 export function findTakeovers(report) {
   const workers = indexWorkers(report);
   const reopenings = parseReopenings(report);
@@ -128,7 +128,7 @@ export function findTakeovers(report) {
   const found = [];
   let last = null;
   for (const record of report.journal) {
-    if (!record.worker_id || !record.epoch) continue; // given to a fork, or nobody knows
+    if (!record.worker_id || !record.epoch) continue; // inherited by a fork, or unknown
     if (last && record.epoch > last.epoch && record.worker_id !== last.worker_id) {
       const isWait = !WORK_KINDS.has(record.kind);
       const at = isWait ? parseTime(record.recorded_at) : parseTime(record.started_at) || parseTime(record.recorded_at);
@@ -154,7 +154,7 @@ function buildTakeover(workers, last, to, epoch, at, isDeath, isWait) {
   return { epoch, at, from: last.worker_id, to, seconds: Math.max(0, (at - parseTime(last.recorded_at)) / 1000), how };
 }
 
-// A colour for each worker, by the order in which they came: 0, 1, 2, …
+// A color for each worker, in the order of their first records: 0, 1, 2, …
 export function assignLanes(report) {
   const lanes = new Map();
   for (const record of report.journal) if (record.worker_id && !lanes.has(record.worker_id)) lanes.set(record.worker_id, lanes.size % 6);
@@ -172,7 +172,7 @@ export function mergeReport(before, page, fromStart) {
 // Whether known records were rewound since: an ended run was retried, and may have ended again.
 export const isReopened = (before, page) => isEnded(before.state) && (page.state !== before.state || page.finished_at !== before.finished_at);
 
-// Which of many rows of one height are in view: { first, last, above, below }, the latter in pixels.
+// The rows in view, among many rows of the same height: { first, last, above, below }; above and below are in pixels.
 export function computeVisibleRange(count, height, top, viewHeight, overscan = 12) {
   const first = Math.max(0, Math.min(count, Math.floor(top / height)) - overscan);
   const last = Math.min(count, Math.ceil((top + viewHeight) / height) + overscan);

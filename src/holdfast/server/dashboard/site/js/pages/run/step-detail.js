@@ -1,4 +1,4 @@
-// One step, whole: what it was given, what came of it, what it cost, and what can be done from here.
+// The details of one step: its arguments, outcome, and cost, and what can be done from here.
 
 import { html, useEffect, useRef, useState } from "../../html.js";
 import { encodePart, get } from "../../api.js";
@@ -13,7 +13,7 @@ import { Collapsible, CopyButton, ErrorDetails, NamedValue } from "./values.js";
 export function StepDetail({ row, caller, openDialog, onClose }) {
   const element = useRef(null);
   useEffect(() => {
-    // Below the rows, on a phone, it would open out of sight.
+    // On a phone, it is below the rows, and would open out of sight.
     if (matchMedia("(max-width: 1000px)").matches) element.current.scrollIntoView({ block: "nearest" });
   }, []);
   const title = formatRowTitle(row);

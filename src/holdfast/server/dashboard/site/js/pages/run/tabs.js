@@ -1,4 +1,4 @@
-// Tabs, in the address, so that one can be linked to.
+// Tabs. The current tab is in the address, so that links to it work.
 
 import { html } from "../../html.js";
 import { updateQuery } from "../../router.js";

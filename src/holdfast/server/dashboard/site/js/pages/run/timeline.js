@@ -1,5 +1,5 @@
-// The timeline: a row for each record, each step in flight and each run that is waited for, with a bar on one line of
-// time. Only rows in view are on the page, so that ten thousand of them stay quick.
+// The timeline: a row for each record, each step in flight, and each awaited run, with a bar on a common time axis. Only
+// rows in view are on the page, so that ten thousand of them stay fast.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../html.js";
 import { encodePart, get } from "../../api.js";
@@ -27,7 +27,7 @@ function useIsPhone() {
   return isPhone;
 }
 
-// The reports of runs that were opened in place, of very long ones only the first page:
+// The reports of runs that were expanded in place; only the first page of very long ones:
 // { openedReports: by id, problem, refresh }.
 function useOpenedReports(ids) {
   const { data, refresh } = useLoader(async (signal) => {
@@ -48,7 +48,7 @@ function useTreeRuns(report) {
   return useMemo(() => new Map((data?.items ?? []).map((one) => [one.id, one])), [data]);
 }
 
-// The rows of a report, with those of opened runs below the row of that run.
+// The rows of a report, with the rows of each expanded run below its own row.
 function flattenRows(report, now, openedReports, treeRuns, depth = 0) {
   const detailedReport = { ...report, related_runs: report.related_runs.map((one) => ({ ...one, ...(treeRuns.get(one.id) ?? {}) })) };
   const rows = [];
@@ -136,7 +136,7 @@ function Rows({ rows, axis, lanes, selected, opened, toggle, isLive }) {
     setView((before) => (before.top === top && before.height === box.clientHeight ? before : { top, height: box.clientHeight }));
   };
   useLayoutEffect(() => {
-    // A list of a live run that is scrolled to its end stays there.
+    // If the list of a live run is scrolled to its end, it stays at the end.
     if (isLive && isAtEnd.current) element.current.scrollTop = element.current.scrollHeight;
     updateView();
   }, [rows.length, height]);
@@ -156,14 +156,14 @@ function Rows({ rows, axis, lanes, selected, opened, toggle, isLive }) {
     box.querySelector(`[data-row="${CSS.escape(rows[shownIndex]?.key ?? "")}"]`)?.focus({ preventScroll: true });
   });
   useLayoutEffect(() => {
-    // A step that was linked to, or came from elsewhere on the page, is looked for once.
+    // A step in the address, from a link or from elsewhere on the page, is scrolled to once.
     const index = selected ? rows.indexOf(selected) : -1;
     const box = element.current;
     if (index < 0 || (index * height >= box.scrollTop && (index + 2) * height <= box.scrollTop + box.clientHeight)) return;
     box.scrollTop = Math.max(0, index * height - box.clientHeight / 3);
     updateView();
   }, [selected?.key]);
-  // Keys may come faster than the page is drawn: they use `currentIndex` and the address, not what was drawn.
+  // Keys may arrive faster than the page is rendered: they use `currentIndex` and the address, not what was rendered.
   const currentIndex = useRef(-1);
   const getOpenKey = () => parseHash(location.hash).query.row;
   const getCurrentRow = () => rows[currentIndex.current];
@@ -202,7 +202,7 @@ const formatPercent = (share) => `${(100 * share).toFixed(3)}%`;
 
 function TimeAxis({ axis, markCount }) {
   const { ticks, folds } = useMemo(() => buildMarks(axis, markCount), [axis, markCount]);
-  // Far from the beginning, moments close to each other have the same label.
+  // Far from the start, times close to each other have the same label.
   const labels = ticks.map(({ left, seconds }) => ({ left, text: seconds ? formatDuration(seconds) : "0" })).filter((one, index, all) => !index || one.text !== all[index - 1].text);
   return html`<div class="row axis ${folds.length ? "folds" : ""}" role="row" aria-rowindex="1">
     <span role="columnheader">#</span><span role="columnheader">step</span>
@@ -240,7 +240,7 @@ function Row({ row, index, axis, lanes, isSelected, isCurrent, isOpened, toggle 
 
 const formatRowDuration = (row) => (row.record && isSettled(row.record) ? "" : row.record && row.record.duration_s === null && row.work === "" && row.end <= row.begin ? "" : formatDuration((row.end - row.begin) / 1000));
 
-// What is out of the ordinary with a step.
+// What is unusual about a step.
 function RowBadges({ row }) {
   const { record, attempt, child, report } = row;
   if (attempt) {
@@ -285,7 +285,7 @@ function describeTakeover({ takeover, report }) {
   const workers = indexWorkers(report);
   const from = formatWorkerName(takeover.from, workers);
   const to = takeover.to === null ? "" : formatWorkerName(takeover.to, workers);
-  // When exactly a worker died nobody knows: it was in the middle of something.
+  // The exact time of a worker death is unknown: it was in the middle of something.
   const delayText = takeover.seconds ? `, ${formatDuration(takeover.seconds)} after the last record` : "";
   switch (takeover.how) {
     case "died":

@@ -12,7 +12,7 @@ export function CopyButton({ value, label }) {
   return html`<button type="button" class="plain copy" onClick=${copy} aria-label="copy ${label}" title="copy ${label}">copy</button>`;
 }
 
-// A value below a heading; `undefined` is nothing at all.
+// A value below a heading; `undefined` shows nothing.
 export function NamedValue({ name, value, size, level = "h3", children }) {
   return html`<section class="named">
     <${level}>${name}${size ? html` <span class="faint">${formatBytes(size)}</span>` : null}${value === undefined ? null : html`<${CopyButton} value=${value} label=${name.toLowerCase()} />`}<//>
@@ -31,7 +31,7 @@ export function Collapsible({ summary, children }) {
 
 export function ErrorDetails({ error }) {
   const name = error.type.split(".").at(-1);
-  return html`<div class="fault-told">
+  return html`<div class="error-details">
     <strong>${name}</strong>${error.message ? html`: <span class="pre">${error.message}</span>` : null}
     ${error.traceback ? html`<${Collapsible} summary="Traceback"><${Value} value=${error.traceback} label="traceback" /><//>` : null}
   </div>`;

@@ -1,5 +1,5 @@
-// Loads the list of runs: its newest part again whenever something has changed, older parts on request, and further
-// parts by itself as long as a search has found too little.
+// Loads the list of runs: it reloads the newest page whenever something has changed, loads older pages on request, and
+// loads more pages by itself while a search has found too little.
 
 import { useEffect, useRef, useState } from "../../html.js";
 import { get } from "../../api.js";
@@ -53,7 +53,7 @@ export class RunListLoader {
     if (this.foundById.length && !this.state.isLoaded) this.update({ rows: this.foundById });
   }
 
-  // From a cursor on, page by page, until there are enough.
+  // Loads from a cursor on, page by page, until there are enough runs.
   async loadPages(cursor) {
     this.isStopped = false;
     this.update({ isSearching: true });
@@ -85,7 +85,7 @@ export class RunListLoader {
     return combined.filter((one) => !known.has(one.id) && known.add(one.id));
   }
 
-  // Something has changed: loads the newest part again. One request at a time; a change meanwhile causes another one.
+  // Something has changed: reloads the newest page. One request at a time; a change meanwhile causes another one.
   async refresh() {
     if (!this.state.isLoaded && !this.state.isSearching) return this.start(); // the first request failed
     if (!this.state.isLoaded || this.isRefreshing) {
@@ -120,7 +120,7 @@ export class RunListLoader {
 
 // { rows, newCount, next, searchedUntil, isSearching, isLoaded, problem }, and the actions loadOlder, stopSearch,
 // showNew, refresh, and restart.
-//   isHeld: () => whether nothing may move now.
+//   isHeld: () => whether the list must not move now.
 export function useRunList(query, isHeld) {
   const { number } = useChangeFeed();
   const [listState, setListState] = useState(null);

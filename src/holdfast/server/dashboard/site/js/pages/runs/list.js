@@ -5,7 +5,7 @@ export const TIME_RANGES = { hour: ["last hour", 3600], day: ["last day", 86400]
 
 export const parseStates = (text) => STATES.filter((one) => (text ?? "").split(",").includes(one));
 
-// The states of the address with one more, or one less.
+// The states in the address, with one added or removed.
 export function toggleState(text, state) {
   const chosen = parseStates(text);
   return STATES.filter((one) => (one === state) !== chosen.includes(one)).join(",");
@@ -42,7 +42,7 @@ export function shorten(text) {
   return line.length > MAX_LENGTH ? `${line.slice(0, MAX_LENGTH - 1)}…` : line;
 }
 
-// What there is to say about a run besides its state: { tone, text, fullText } or null.
+// A remark about a run besides its state: { tone, text, fullText } or null.
 export function describeStatus(run) {
   if (run.error) {
     const fullText = `${run.error.type.replace(/^builtins\./, "")}: ${run.error.message}`;

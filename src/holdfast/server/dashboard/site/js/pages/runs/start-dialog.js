@@ -1,4 +1,4 @@
-// The dialog that starts a run: of which workflow, with which inputs, and under which id.
+// The dialog that starts a run: its workflow, its inputs, and its id.
 
 import { html, useMemo, useState } from "../../html.js";
 import { post } from "../../api.js";
@@ -29,8 +29,8 @@ export function StartDialog({ workflow = "", onClose }) {
   <//>`;
 }
 
-// By the schema that its workers announce. Where there is none, the names of its parameters are all that is known: each
-// takes JSON, or else a text.
+// Fields by the schema that the workflow's workers announce. Without a schema, only the names of its parameters are
+// known: each takes JSON, or else text.
 function StartForm({ agent, onClose }) {
   const close = useClose(onClose);
   const names = agent.parameters ?? [];

@@ -85,7 +85,7 @@ async def _follow(client: Client) -> None:
 def test_following_all_runs_without_an_event_loop_is_refused_where_one_runs(client: Client):
     from holdfast.sync_methods import run_sync
 
-    with pytest.raises(UsageError, match="use `async for one in client"):
+    with pytest.raises(UsageError, match="use `async for event in client"):
         run_sync(_follow(client))
 
 

@@ -411,7 +411,7 @@ async def test_a_child_that_waits_for_a_higher_budget_is_named(world: World):
 
 
 async def test_a_story_comes_back_from_json_as_it_was(world: World):
-    from holdfast.client.http.decoders import decode_report
+    from holdfast.client.http.decoders import decode
     from holdfast.services.wire_values import to_wire
 
     await world.start(budget=BudgetLimits(nano_usd=5_000_000_000))
@@ -420,7 +420,7 @@ async def test_a_story_comes_back_from_json_as_it_was(world: World):
     await world.store.commit([SendSignal("r", "other", b'"x"', None, world.now)])
     await world.store.commit([RequestApproval(run.key, run.epoch, 7, "a-1", ApprovalRequest("Well?"), world.now)])
     story = await world.story()
-    assert decode_report(json.loads(to_json_bytes(story, to_wire))) == story
+    assert decode(RunReport, json.loads(to_json_bytes(story, to_wire))) == story
     assert story.budgets[0].run_usage.used == Usage(1, 10, 2, nano_usd=123_456_789)
 
 

@@ -48,15 +48,6 @@ from holdfast.client.resources import (
     ClientQueues,
     ClientSchedules,
 )
-from holdfast.client.store_client import StoreClient
-from holdfast.client.store_resources import (
-    StoreAddresses,
-    StoreKeys,
-    StoreMemory,
-    StorePolicies,
-    StoreQueues,
-    StoreSchedules,
-)
 from holdfast.server.http.problems import _PROBLEMS_BY_ERROR
 from holdfast.testing import ScriptedModel, call
 
@@ -168,7 +159,7 @@ async def both(worker: bool = True) -> AsyncIterator[tuple[Client, Client]]:
         async with running_worker(served):
             if worker:
                 await stack.enter_async_context(running_worker(served))
-        store = StoreClient(connections=tenant.connection)
+        store = Client.from_connections(tenant.connection)
         yield store, await stack.enter_async_context(Client(server.address))
 
 
@@ -196,35 +187,26 @@ async def ended(client: Client, run_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("contract", "implementations"),
+    ("over_store", "over_http"),
     [
-        (Client, [StoreClient, HttpClient]),
-        (ClientMemory, [StoreMemory, HttpMemory]),
-        (ClientSchedules, [StoreSchedules, HttpSchedules]),
-        (ClientQueues, [StoreQueues, HttpQueues]),
-        (ClientAddresses, [StoreAddresses, HttpAddresses]),
-        (ClientPolicies, [StorePolicies, HttpPolicies]),
-        (ClientKeys, [StoreKeys, HttpKeys]),
+        (Client, HttpClient),
+        (ClientMemory, HttpMemory),
+        (ClientSchedules, HttpSchedules),
+        (ClientQueues, HttpQueues),
+        (ClientAddresses, HttpAddresses),
+        (ClientPolicies, HttpPolicies),
+        (ClientKeys, HttpKeys),
     ],
 )
-async def test_store_and_server_implement_all_that_a_client_has(contract: type, implementations: list[type]) -> None:
-    """A method of a client that only raises ``NotImplementedError``, or is abstract, is there in both."""
-    for name, member in inspect.getmembers(contract):
-        function = member.fget if isinstance(member, property) else member
-        is_left_open = getattr(function, "__isabstractmethod__", False) or (
-            inspect.isfunction(function) and "NotImplementedError" in function.__code__.co_names
-        )
-        for implementation in implementations:
-            assert not is_left_open or getattr(implementation, name) is not member, f"{implementation} lacks {name}"
-    assert not any(map(inspect.isabstract, implementations))
-
-
-async def test_implementations_take_what_the_client_says() -> None:
-    for implementation in (StoreClient, HttpClient):
-        for name, member in inspect.getmembers(Client, inspect.isfunction):
-            if not name.startswith("_") and not name.endswith("_sync"):
-                here, there = inspect.signature(member), inspect.signature(getattr(implementation, name))
-                assert here.parameters == there.parameters, f"{implementation.__name__}.{name}"
+async def test_http_overrides_every_method_that_uses_the_store(over_store: type, over_http: type) -> None:
+    for name, method in inspect.getmembers(over_store, inspect.isfunction):
+        if name in ("__init__", "_use_connections"):
+            continue
+        uses_store = not {"_provider", "connections"}.isdisjoint(method.__code__.co_names)
+        assert not uses_store or getattr(over_http, name) is not method, f"{over_http.__name__} lacks {name}"
+        if not name.startswith("_") and not name.endswith("_sync"):
+            declared, implemented = inspect.signature(method), inspect.signature(getattr(over_http, name))
+            assert declared.parameters == implemented.parameters, f"{over_http.__name__}.{name}"
 
 
 async def test_every_error_that_a_server_tells_comes_back_as_itself() -> None:

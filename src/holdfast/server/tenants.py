@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from holdfast.client.store_client import StoreClient
+from holdfast.client.client import Client
 from holdfast.client.store_connections import LoopConnections
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
 from holdfast.stores.urls import create_store, redact_url, resolve_store_url, split_namespace, with_namespace
@@ -17,7 +17,7 @@ class Tenant:
     def __init__(self, url: str, namespace: str, store_factory: Callable[[str], Store] = create_store) -> None:
         self.namespace = namespace
         self.connection = LoopConnections(url, store_factory)
-        self.client = StoreClient(connections=self.connection)
+        self.client = Client.from_connections(self.connection)
 
     async def store(self) -> Store:
         """The store, open."""

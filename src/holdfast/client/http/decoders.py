@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from holdfast.admission.usage import Usage
 from holdfast.errors import InputError, ServerError
 from holdfast.reports.conversations import ConversationMessage, message_from_json
-from holdfast.reports.events import Event
-from holdfast.reports.plans import Plan, PlanItem
-from holdfast.reports.run_info import RunInfo
-from holdfast.reports.types import ModelCallReport, RunReport
-from holdfast.services.approvals import ApprovalInfo
+from holdfast.reports.types import ModelCallReport
 from holdfast.services.json_form import from_json
-from holdfast.services.schedules import ScheduleInfo
 from holdfast.services.wire_values import from_wire
 
 T = TypeVar("T")
@@ -49,19 +42,6 @@ def get_items(data: Any) -> list[Any]:
     if not isinstance(found, list):
         raise ServerError("the server has answered with no list where one was asked for. Is it a Holdfast server?")
     return cast("list[Any]", found)
-
-
-decode_run = partial(decode, RunInfo)
-decode_approval = partial(decode, ApprovalInfo)
-decode_schedule = partial(decode, ScheduleInfo)
-decode_event = partial(decode, Event)
-decode_usage = partial(decode, Usage)
-decode_report = partial(decode, RunReport)
-
-
-def decode_plan(data: Any) -> Plan:
-    """A plan."""
-    return Plan(tuple(decode_list(PlanItem, data)))
 
 
 def decode_message(data: Any) -> ConversationMessage:

@@ -30,7 +30,7 @@ from typing import Any
 from holdfast.background_tasks import keep_running
 from holdfast.client.delivery import RELEASE_TIMEOUT_S, Delivery
 from holdfast.client.http.backoff import Backoff
-from holdfast.client.http.runs import quote_segment
+from holdfast.client.http.requests import quote_segment
 from holdfast.client.http.sse import ServerSentEvent
 from holdfast.client.http.transport import TransientError, Transport
 from holdfast.client.listener import MAX_NAME_LENGTH, Listener

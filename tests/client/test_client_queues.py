@@ -103,7 +103,9 @@ async def test_only_what_is_given_is_set_and_it_stays_until_it_is_reset(client: 
                 UnknownQueue, match=r"no queue 'mine' with limits.*there are: 'llm'.*holdfast queues set"
             ):
                 await change("mine")
-        assert (await queues.pause("mine"), await queues.pause("mine")) == (True, False)
+        with pytest.raises(UnknownQueue, match=r"no queue 'mine' in .*, so nothing changed: there are: 'llm'"):
+            await queues.pause("mine")
+        assert (await queues.pause("mine", allow_unknown=True), await queues.pause("mine")) == (True, False)
         mine = await queues.get("mine")
         assert (mine.limits_text, mine.blocked_reason) == ("no limits", "queue 'mine' is paused")
         assert mine.paused_at is not None
@@ -134,8 +136,8 @@ def test_limits_that_cannot_be_meant_are_refused(client: Client, given: dict[str
 
 def test_the_forms_without_an_event_loop(client: Client):
     queues = client.queues
-    assert queues.list_sync() == []
     assert queues.set_sync("llm", concurrency=2)
+    assert [one.name for one in queues.list_sync()] == ["llm"]
     assert queues.pause_sync("llm")
     assert queues.get_sync("llm").concurrency == 2
     assert queues.resume_sync("llm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -29,8 +30,11 @@ from holdfast import (
     InputError,
     Queue,
     RunFailed,
+    RunNotFound,
     SettleRefused,
     StepOutcomeUnknown,
+    UnknownQueue,
+    UnknownWorkflow,
     UsageError,
     ask,
     step,
@@ -214,6 +218,96 @@ async def test_every_error_that_a_server_tells_comes_back_as_itself() -> None:
         told = {"run_id": "r", "approval_id": "a"}
         error = PARSERS[name]("words", told)
         assert isinstance(error, kind), name
+
+
+async def test_names_that_nothing_has_are_refused_alike() -> None:
+    async with both() as (store, http):
+        for client in (store, http):
+            for change in (client.disable, client.enable):
+                with pytest.raises(UnknownWorkflow, match=r"so nothing changed: did you mean 'http_echo'\?"):
+                    await change("http_eco")
+            with pytest.raises(UnknownQueue, match=r"so nothing changed: did you mean 'default'\?"):
+                await client.queues.pause("defalt")
+        assert await store.disabled_workflows() == {}
+        assert await store.queues.list() == []
+        assert await http.disable("later", allow_unknown=True)
+        assert not await store.disable("later")  # it is known now
+        assert await http.enable("later")
+        assert await http.queues.pause("later", allow_unknown=True)
+        assert not await store.queues.pause("later")
+        await http.options(queue="aside", delay=60).start("http_echo", 1)
+        assert await http.queues.pause("aside")  # a run is in it
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.queues.set("llm", concurrency=0),
+        lambda client: client.queues.set("llm", concurrency="x"),
+        lambda client: client.queues.set("llm", key_concurrency=-3),
+        lambda client: client.queues.set("llm", rate=5.5),
+        lambda client: client.queues.set("llm", key_rate="often"),
+        lambda client: client.addresses.set("box", max_deliveries=0),
+        lambda client: client.addresses.set("box", webhook_timeout=10_000),
+        lambda client: client.prune("1 day", keep=-1),
+        lambda client: client.options(id="").start("http_echo", 1),
+        lambda client: client.fork("some-run", id=""),
+        lambda client: client.describe("some-run", limit=0),
+        lambda client: client.usage("nope"),
+    ],
+)
+async def test_arguments_that_cannot_work_are_refused_alike(call: Callable[[Client], Coroutine[Any, Any, Any]]) -> None:
+    async with both() as (store, http):
+        await store.options(id="some-run").start("http_echo", 1)
+        over_store, over_http = await what_it_raises(call(store)), await what_it_raises(call(http))
+        assert over_store[:2] == over_http[:2]
+        assert over_store[0] in (UsageError, RunNotFound)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"catch_up": "lst"},
+        {"overlap": "never"},
+        {"max_catch_up": 0},
+        {"priority": 10**12},
+        {"priority": "high"},
+        {"tags": "one"},
+        {"max_deliveries": 0},
+        {"start": datetime(2030, 1, 1)},
+        {"every": 0},
+        {"every": timedelta(0)},
+        {"every": "soon"},
+        {"cron": "0 0 * * *"},
+        {"every": None},
+        {"name": ""},
+        {"key": True},
+        {"queue": ""},
+    ],
+)
+async def test_schedule_options_that_cannot_work_are_refused_alike(options: dict[str, Any]) -> None:
+    async with both() as (store, http):
+        given = {"name": "nightly", "workflow": "http_echo", "every": 60, "args": [1], **options}
+        over_store = await what_it_raises(store.schedules.create(**given))
+        assert over_store[0] is UsageError
+        assert over_store == await what_it_raises(http.schedules.create(**given))
+
+
+async def test_ids_are_generated_alike() -> None:
+    async with both() as (store, http):
+        for client in (store, http):
+            generated = r"-[0-9a-f]{11}-[0-9a-f]{10}"
+            run = await client.start("http_echo", 1)
+            assert re.fullmatch(f"http_echo{generated}", run.run_id)
+            [many] = await client.start_many("http_echo", [[1]])
+            assert many.startswith("http_echo-")
+            assert re.fullmatch(f"box{generated}", (await client.send("box", 1)).run_id)
+            await run.result(30)
+            assert (await client.fork(run.run_id)).run_id.startswith(f"{run.run_id}-fork-")
+            await client.schedules.create("nightly", "http_echo", every=6000, args=[1])
+            triggered = await client.schedules.trigger("nightly")
+            assert triggered.startswith("nightly")
+            assert "-by-hand-" in triggered
 
 
 # Values

@@ -14,8 +14,8 @@ from holdfast.admission.durations import Duration
 from holdfast.core.states import RunState, parse_run_states
 from holdfast.reports.dead_runs import DeadRun, list_dead_runs
 from holdfast.reports.usage_report import UsageReport, build_usage_report
-from holdfast.services.approvals import get_os_user
 from holdfast.services.audit_log import AuditEntry, read_audit_log
+from holdfast.services.disabled_workflows import disable_workflow, enable_workflow
 from holdfast.services.health import DisabledWorkflow, Health, read_health
 from holdfast.services.input_validation import parse_schema
 from holdfast.services.retention import PruneReport, make_prune_request, prune_runs
@@ -108,23 +108,26 @@ class AdminOperations:
         """
         return parse_schema((await find_spec(await self._provider.store(), workflow, version)).inputs_schema)
 
-    async def disable(self, workflow: str, *, reason: str = "", by: str | None = None) -> bool:
+    async def disable(
+        self, workflow: str, *, reason: str = "", by: str | None = None, allow_unknown: bool = False
+    ) -> bool:
         """Stop a workflow or an agent everywhere: its runs stop at the next recorded point, and none is started.
 
         It stays disabled until someone enables it, even if a policy had disabled it for the rest of the day. False
-        when it was disabled before.
+        when it was disabled before. Raises ``UnknownWorkflow``.
 
         Args:
             workflow: its name.
             reason: why, for others to read.
             by: who does it; default: the user of the operating system, or the name of the API key.
+            allow_unknown: accept a name that no worker has announced yet.
         """
-        store = await self._provider.store()
-        return await store.disabled_workflows.disable(workflow, get_os_user() if by is None else by, reason)
+        store = await (self._provider.created_store() if allow_unknown else self._provider.store())
+        return await disable_workflow(store, workflow, reason=reason, by=by, allow_unknown=allow_unknown)
 
     async def enable(self, workflow: str) -> bool:
-        """Enable a workflow again: its runs continue. False when it was not disabled."""
-        return await (await self._provider.store()).disabled_workflows.enable(workflow)
+        """Enable a workflow again: its runs continue. False when it was not disabled. Raises ``UnknownWorkflow``."""
+        return await enable_workflow(await self._provider.store(), workflow)
 
     async def disabled_workflows(self) -> dict[str, DisabledWorkflow]:
         """The workflows and agents that are disabled: since when, by whom, and why."""

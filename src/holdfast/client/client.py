@@ -38,7 +38,7 @@ from holdfast.client.store_connections import LoopConnections
 from holdfast.client.sync_listener import SyncDelivery, listen_sync
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption
 from holdfast.core.states import RunState, parse_run_states
-from holdfast.errors import UsageError
+from holdfast.errors import StoreNotFound, UsageError
 from holdfast.reports.run_info import RunInfo, read_run_infos
 from holdfast.reports.tail import TailEvent, TailFilter, read_tail
 from holdfast.services.addresses import send_to_address
@@ -204,7 +204,10 @@ class Client(RunOperations, AdminOperations):
 
     async def open(self, timeout: Duration | None = None) -> None:
         """Connect now, not with the first call. A server gets ``timeout`` to answer; default: some retries."""
-        await self.connections.store()
+        try:
+            await self.connections.store()
+        except StoreNotFound:
+            pass  # a first write creates it, and anything else raises this again
 
     async def close(self) -> None:
         """Disconnect. The client connects again if it is used again."""
@@ -218,7 +221,7 @@ class Client(RunOperations, AdminOperations):
         return self.handle(await self._start(workflow, args, kwargs))
 
     async def _start(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        store = await self.connections.store()
+        store = await self.connections.created_store()
         spec = await find_spec(store, workflow, self._options.version)
         inputs = bind_inputs(spec, args, kwargs)
         await self._announce_queue(store, self._options.queue)
@@ -232,7 +235,7 @@ class Client(RunOperations, AdminOperations):
         A call is a tuple of arguments, or a mapping of them. If one cannot be started, this raises what ``start`` would
         raise, and those before it are started. With an id template, the same call may then be made again.
         """
-        store = await self.connections.store()
+        store = await self.connections.created_store()
         spec = await find_spec(store, workflow, self._options.version)
         await self._announce_queue(store, self._options.queue)
         return await start_many(store, spec, calls, self._options, self.max_value)
@@ -270,7 +273,7 @@ class Client(RunOperations, AdminOperations):
         return self.handle(await self._send(address, payload, options, deadline_s))
 
     async def _send(self, address: str, payload: Any, options: StartOptions, deadline_s: float | None) -> str:
-        store = await self.connections.store()
+        store = await self.connections.created_store()
         await self._announce_queue(store, options.queue)
         run, _ = await send_to_address(
             store, address, payload, options, deadline_s=deadline_s, max_value=self.max_value

@@ -20,7 +20,7 @@ from holdfast.admission.usage import Budget
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES
 from holdfast.errors import UsageError
 from holdfast.services import addresses, api_keys, memories, policies, queues, schedules
-from holdfast.services.addresses import AddressInfo, parse_settings, validate_address_name
+from holdfast.services.addresses import AddressInfo, parse_settings, validate_address
 from holdfast.services.api_keys import ApiKey, CreatedApiKey
 from holdfast.services.memories import AsyncMemory, MemoryEntry
 from holdfast.services.policies import Policy, PolicyInfo, validate_policy
@@ -65,7 +65,7 @@ class ClientMemory(ClientResource, AsyncMemory):
 
     @override
     async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
-        now = await self._provider.now()
+        now = (await self._provider.created_store()).now()
         await self._provider.change_memory(memories.build_put(namespace, key, value, text, now, self._max_value))
 
     @overload
@@ -163,10 +163,11 @@ class ClientSchedules(ClientResource):
             max_deliveries=max_deliveries,
             replace=replace,
         )
+        schedules.check_request(request)
         return await self._create(request)
 
     async def _create(self, request: ScheduleRequest) -> ScheduleInfo:
-        store = await self._provider.store()
+        store = await self._provider.created_store()
         return await schedules.create_schedule(store, request, await find_spec(store, request.workflow))
 
     async def list(self) -> builtins.list[ScheduleInfo]:
@@ -261,10 +262,11 @@ class ClientQueues(ClientResource):
                 f"queue {name!r}: what is to be set? Give concurrency=, rate=, key_concurrency= or key_rate=; None "
                 f"takes a limit away"
             )
+        queues.check_limits(name, given)
         return await self._set(name, given)
 
     async def _set(self, name: str, limits: Mapping[str, Any]) -> bool:
-        return await queues.set_limits(await self._provider.store(), name, limits)
+        return await queues.set_limits(await self._provider.created_store(), name, limits)
 
     async def reset(self, name: str) -> bool:
         """Return to the limits that code declares, if any. False when none were overridden."""
@@ -272,12 +274,15 @@ class ClientQueues(ClientResource):
         await queues.find_queue(store, name)
         return await store.queues.set_limits(name, None)
 
-    async def pause(self, name: str) -> bool:
+    async def pause(self, name: str, *, allow_unknown: bool = False) -> bool:
         """Let no run of a queue begin or continue until it is resumed; runs that are executing are not affected.
 
-        It stays paused across restarts and deploys. False when it was already paused.
+        It stays paused across restarts and deploys. False when it was already paused. Raises ``UnknownQueue``, unless
+        you ``allow_unknown`` names: for a queue that no worker has announced yet.
         """
-        return await (await self._provider.store()).queues.pause(validate_queue_name(name))
+        validate_queue_name(name)
+        store = await (self._provider.created_store() if allow_unknown else self._provider.store())
+        return await queues.pause_queue(store, name, allow_unknown=allow_unknown)
 
     async def resume(self, name: str) -> bool:
         """Let its runs begin again. False when it was not paused."""
@@ -309,10 +314,12 @@ class ClientAddresses(ClientResource):
             settings: ``max_deliveries``, ``deadline`` (a duration or ``None``), ``lease``, and ``webhook_timeout``
                 (durations): see ``AddressInfo``.
         """
-        return await self._set(validate_address_name(name), parse_settings(name, settings))
+        changes = parse_settings(name, settings)
+        validate_address(AddressInfo(name, **changes))  # the same error over a server
+        return await self._set(name, changes)
 
     async def _set(self, name: str, settings: Mapping[str, Any]) -> AddressInfo:
-        return await addresses.put_address(await self._provider.store(), name, **settings)
+        return await addresses.put_address(await self._provider.created_store(), name, **settings)
 
     async def delete(self, name: str) -> bool:
         """Delete its settings and its webhook. Its runs stay, and it returns when it is used again."""
@@ -335,7 +342,7 @@ class ClientPolicies(ClientResource):
         await self._set(name, validate_policy(name, policy))
 
     async def _set(self, name: str, policy: Policy) -> None:
-        await policies.put_policy(await self._provider.store(), name, policy)
+        await policies.put_policy(await self._provider.created_store(), name, policy)
 
     async def delete(self, name: str) -> bool:
         """Delete a policy and enable what it disabled for the day. False when there was none."""
@@ -367,7 +374,7 @@ class ClientKeys(ClientResource):
             scopes: of ``read``, ``submit``, ``operate``, ``admin``, ``listen:<address>``, and ``listen:*``.
             expires_at: when it stops working (a time with a time zone); default: never.
         """
-        store = await self._provider.store()
+        store = await self._provider.created_store()
         created = await api_keys.create_key(
             store, name, scopes, self._namespace, expires_at=expires_at, now=store.now()
         )

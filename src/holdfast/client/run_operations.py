@@ -18,7 +18,7 @@ from holdfast.reports.budgets import BudgetInfo, read_budget
 from holdfast.reports.conversations import ConversationMessage, read_conversation
 from holdfast.reports.events import Event, read_events
 from holdfast.reports.plans import Plan, read_plan
-from holdfast.reports.report_reader import read_report
+from holdfast.reports.report_reader import check_limit, read_report
 from holdfast.reports.run_info import RunInfo, read_run_info
 from holdfast.reports.run_tree import RunTree, read_run_tree
 from holdfast.reports.types import RunReport
@@ -29,7 +29,6 @@ from holdfast.services.journal_files import Journal, export_run
 from holdfast.services.run_outcome import get_result
 from holdfast.services.settlement import settle_step
 from holdfast.services.store_provider import StoreProvider
-from holdfast.stores.contract import RunUsage
 
 if TYPE_CHECKING:
     from holdfast.client.handle import Handle
@@ -109,6 +108,7 @@ class RunOperations:
             limit: maximum number of records (`has_more` says whether there are others); `None`: all of them.
             full: include large values. By default, only their beginning is included, and `is_truncated` is set.
         """
+        check_limit(limit)
         store = await self._provider.store()
         return await read_report(store, run_id, -1 if after is None else after, limit, brief=not full)
 
@@ -126,8 +126,11 @@ class RunOperations:
 
     async def usage(self, run_id: str) -> Usage:
         """What the model calls of a run have used so far, including those of the runs that it started."""
-        usages = await (await self._provider.store()).get_usages([run_id])
-        return usages.get(run_id, RunUsage()).used
+        usage = (await (await self._provider.store()).get_usages([run_id])).get(run_id)
+        if usage is not None:
+            return usage.used
+        await self._provider.read(run_id)  # raises if there is no such run
+        return Usage()
 
     async def budget(self, run_id: str) -> BudgetInfo:
         """What a run may use and has used, with the budgets above it and the runs that it started."""

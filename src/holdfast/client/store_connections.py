@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing_extensions import override
 
 from holdfast.background_tasks import keep_running
-from holdfast.errors import StoreError, UsageError
+from holdfast.errors import StoreError, StoreNotFound, UsageError
 from holdfast.services.store_provider import POLL_INTERVAL_S, StoreProvider
 from holdfast.stores.change_feed import ChangeFeed, Subscription
 from holdfast.stores.contract import Store
@@ -46,6 +46,10 @@ class LoopConnections(StoreProvider):
     async def store(self) -> Store:
         return await self._current().store()
 
+    @override
+    async def created_store(self) -> Store:
+        return await self._current().created_store()
+
     async def close(self) -> None:
         """Disconnect this loop."""
         connection = self._by_loop.pop(asyncio.get_running_loop(), None)
@@ -79,15 +83,24 @@ class StoreConnection(StoreProvider):
 
     @override
     async def store(self) -> Store:
+        return await self._open(may_create=False)
+
+    @override
+    async def created_store(self) -> Store:
+        return await self._open(may_create=True)
+
+    async def _open(self, *, may_create: bool) -> Store:
         async with self._open_lock:
             if self._store is None:
                 store = self._opener(self._url)
+                if not may_create:
+                    await asyncio.to_thread(_check_exists, store)
                 await store.open()
                 self._store = store
         return self._store
 
     async def close(self) -> None:
-        """Disconnect this loop."""
+        """Disconnect."""
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
@@ -148,3 +161,18 @@ class StoreConnection(StoreProvider):
                     log.warning("the store cannot be read, whoever waits for a run goes on waiting: %s", error)
                 failing = True
                 await asyncio.sleep(POLL_INTERVAL_S)
+
+
+def _check_exists(store: Store) -> None:
+    """Raise ``StoreNotFound`` for a SQLite file that does not exist: opening it would create an empty one."""
+    if not store.url.startswith("sqlite:"):
+        return
+    from holdfast.stores.encrypted import unwrap_store
+    from holdfast.stores.sqlite import SqliteStore
+
+    database = unwrap_store(store)
+    if isinstance(database, SqliteStore) and not database.path.exists():
+        raise StoreNotFound(
+            f"there is no database at {database.path} yet. The first run of a workflow creates it, or `holdfast "
+            f"worker`. If the path is wrong, pass another URL or set HOLDFAST_URL"
+        )

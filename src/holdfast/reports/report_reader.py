@@ -18,7 +18,7 @@ from holdfast.admission.usage import BUDGET_SIGNAL
 from holdfast.codec import is_encrypted_value, mask_encrypted_text
 from holdfast.core.records import Record, RecordKind, Signal
 from holdfast.core.states import RunState
-from holdfast.errors import BudgetExceeded
+from holdfast.errors import BudgetExceeded, UsageError
 from holdfast.reports.advice import build_advice
 from holdfast.reports.agent_result import is_agent_result
 from holdfast.reports.event_offsets import EventCursor
@@ -97,6 +97,12 @@ async def read_report(
     if outline is None:
         raise make_run_not_found(store, run_id)
     return await _ReportReader(store, outline, after, brief=brief).read_report()
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise ``UsageError`` for a limit that is below 1."""
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit={limit} must be a whole number, 1 or more, or None for all records")
 
 
 async def read_entry(store: Store, run_id: str, seq: int) -> JournalEntry | None:

@@ -21,7 +21,7 @@ class Tenant:
 
     async def store(self) -> Store:
         """The store, open."""
-        return await self.connection.store()
+        return await self.connection.created_store()
 
 
 class Tenants:

@@ -18,7 +18,7 @@ from holdfast.reports.dead_runs import DeadRun
 from holdfast.reports.usage_report import UsageReport, to_utc_date
 from holdfast.services.audit_log import AuditEntry
 from holdfast.services.health import DisabledWorkflow, Health
-from holdfast.services.retention import PruneReport
+from holdfast.services.retention import PruneReport, make_prune_request
 from holdfast.services.workers import WorkerInfo
 
 PRUNE_TIMEOUT_S = 600.0
@@ -52,9 +52,11 @@ class HttpAdmin(HttpRequests, AdminOperations):
         dry_run: bool = False,
         report: PruneReport | None = None,
     ) -> PruneReport:
+        states = parse_run_states(state)
+        make_prune_request(0.0, older_than, states, keep=keep)  # raises what a client over a store raises
         body = {
             "older_than": duration_to_seconds(older_than, "older_than", may_be_zero=True),
-            "state": [str(one) for one in parse_run_states(state)],
+            "state": [str(each) for each in states],
             "workflow": workflow,
             "keep": keep,
             "unclaimed": unclaimed,
@@ -82,8 +84,11 @@ class HttpAdmin(HttpRequests, AdminOperations):
         return decode(Health, await self._get(f"/v1/agents/{quote_segment(workflow)}")).inputs_schema
 
     @override
-    async def disable(self, workflow: str, *, reason: str = "", by: str | None = None) -> bool:
-        return await self._change(f"/v1/agents/{quote_segment(workflow)}/disable", {"reason": reason, "by": by})
+    async def disable(
+        self, workflow: str, *, reason: str = "", by: str | None = None, allow_unknown: bool = False
+    ) -> bool:
+        body = drop_none({"reason": reason, "by": by, "allow_unknown": allow_unknown or None})
+        return await self._change(f"/v1/agents/{quote_segment(workflow)}/disable", body)
 
     @override
     async def enable(self, workflow: str) -> bool:

@@ -41,7 +41,7 @@ from holdfast.reports.tail import FOLLOWING_KIND, SeenEvents, TailEvent, TailFil
 from holdfast.services.addresses import validate_address_name
 from holdfast.services.bulk_start import BATCH_SIZE, CallArguments, check_bulk_options, split_call
 from holdfast.services.forks import NOT_GIVEN
-from holdfast.services.run_start import StartOptions
+from holdfast.services.run_start import StartOptions, validate_run_id
 from holdfast.services.wire_values import encoded_to_wire
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.urls import redact_url
@@ -135,7 +135,7 @@ class HttpClient(HttpRuns, HttpAdmin, Client):
     @override
     async def _start(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         inputs, _ = self._encode_inputs(workflow, args, kwargs)
-        body = {"workflow": workflow, "id": self._options.id, **inputs, **_options_to_json(self._options)}
+        body = {"workflow": workflow, **inputs, **_options_to_json(self._options)}
         return str((await self._create_once("/v1/runs", body)).unwrap()["id"])
 
     @override
@@ -150,7 +150,7 @@ class HttpClient(HttpRuns, HttpAdmin, Client):
 
     @override
     async def _send(self, address: str, payload: Any, options: StartOptions, deadline_s: float | None) -> str:
-        body = {"id": options.id, "deadline": deadline_s, **_options_to_json(options)}
+        body = {"deadline": deadline_s, **_options_to_json(options)}
         body["payload"] = self._value_to_wire(payload, f"what is sent to address {address!r}")
         path = f"/v1/addresses/{quote_segment(validate_address_name(address))}/send"
         return str((await self._create_once(path, body)).unwrap()["id"])
@@ -223,7 +223,7 @@ class HttpClient(HttpRuns, HttpAdmin, Client):
     async def _fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
         if with_output is not NOT_GIVEN and at is None:
             raise UsageError("fork: with_output is the output of a step: say which with `at`")
-        body = {"at": at, "id": id}
+        body = {"at": at, "id": None if id is None else validate_run_id(id)}
         if with_output is not NOT_GIVEN:
             body["output"] = self._value_to_wire(with_output, f"the output of step {at!r}")
         response = await self._create_once(run_path(run_id, "fork"), body)
@@ -235,6 +235,7 @@ class HttpClient(HttpRuns, HttpAdmin, Client):
 
 def _options_to_json(options: StartOptions) -> dict[str, Any]:
     return {
+        "id": None if options.id is None else validate_run_id(options.id),
         "queue": queue_to_json(options.queue),
         "key": options.key,
         "dedup": options.dedup,

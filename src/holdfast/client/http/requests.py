@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -12,6 +12,7 @@ from holdfast.admission.usage import Budget
 from holdfast.client.http.decoders import decode_list
 from holdfast.client.http.transport import ServerResponse, Transport
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, validate_size
+from holdfast.services.run_start import generate_id_suffix
 from holdfast.services.wire_values import encoded_to_wire
 
 T = TypeVar("T")
@@ -41,8 +42,9 @@ class HttpRequests:
         return (await self._transport.request("PUT", path, body=dict(body))).unwrap()
 
     async def _create_once(self, path: str, body: Mapping[str, Any]) -> ServerResponse:
-        """Create something. The server creates it once, however often the request is sent."""
-        return await self._transport.request("POST", path, body=drop_none(body), idempotency_key=secrets.token_hex(16))
+        """Create a run. The server creates it once, however often the request is sent: its id ends with this key."""
+        key = generate_id_suffix(time.time())
+        return await self._transport.request("POST", path, body=drop_none(body), idempotency_key=key)
 
     async def _change(self, path: str, body: Any = None, *, method: str = "POST") -> bool:
         """Make a change that has no further effect when it is repeated. Returns whether it changed something."""

@@ -32,7 +32,6 @@ from holdfast.client.resources import (
     ClientSchedules,
 )
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for
-from holdfast.errors import UsageError
 from holdfast.services.addresses import AddressInfo
 from holdfast.services.api_keys import ApiKey, CreatedApiKey
 from holdfast.services.memories import (
@@ -45,6 +44,7 @@ from holdfast.services.memories import (
 )
 from holdfast.services.policies import Policy, PolicyInfo
 from holdfast.services.queues import QueueInfo
+from holdfast.services.run_start import validate_run_id
 from holdfast.services.schedules import ScheduleInfo, ScheduleRequest
 from holdfast.services.timestamps import to_datetime
 from holdfast.services.wire_values import encoded_to_wire, to_wire
@@ -113,13 +113,7 @@ class HttpSchedules(HttpResource, ClientSchedules):
 
     @override
     async def _create(self, request: ScheduleRequest) -> ScheduleInfo:
-        if isinstance(request.tags, str):
-            raise UsageError(f"tags is a collection of words, not one string: tags=[{request.tags!r}]")
-        start = request.start
-        if start is not None and not isinstance(start, datetime):
-            start = to_datetime(start)
-        elif start is not None and start.tzinfo is None:
-            raise UsageError(f"start={start!r} has no time zone: give one, as in datetime(..., tzinfo=UTC)")
+        start = request.start if isinstance(request.start, datetime) else to_datetime(request.start)
         body: dict[str, Any] = {
             "workflow": request.workflow,
             "cron": request.cron,
@@ -163,7 +157,8 @@ class HttpSchedules(HttpResource, ClientSchedules):
 
     @override
     async def trigger(self, name: str, *, id: str | None = None) -> str:
-        response = await self._create_once(f"{_schedule_path(name)}/trigger", {"id": id})
+        body = {"id": None if id is None else validate_run_id(id)}
+        response = await self._create_once(f"{_schedule_path(name)}/trigger", body)
         return str(response.unwrap()["run_id"])
 
 
@@ -196,8 +191,8 @@ class HttpQueues(HttpResource, ClientQueues):
         return await self._change(f"{_queue_path(name)}/reset")
 
     @override
-    async def pause(self, name: str) -> bool:
-        return await self._change(f"{_queue_path(name)}/pause")
+    async def pause(self, name: str, *, allow_unknown: bool = False) -> bool:
+        return await self._change(f"{_queue_path(name)}/pause", {"allow_unknown": True} if allow_unknown else None)
 
     @override
     async def resume(self, name: str) -> bool:

@@ -31,6 +31,7 @@ from holdfast.reports.budgets import BudgetInfo
 from holdfast.reports.conversations import ConversationMessage
 from holdfast.reports.events import Event, check_not_in_workflow
 from holdfast.reports.plans import Plan, PlanItem
+from holdfast.reports.report_reader import check_limit
 from holdfast.reports.run_info import RunInfo
 from holdfast.reports.run_tree import RunTree
 from holdfast.reports.types import RunReport
@@ -145,6 +146,7 @@ class HttpRuns(HttpRequests, RunOperations):
     async def describe(
         self, run_id: str, after: int | None = None, limit: int | None = 500, *, full: bool = False
     ) -> RunReport:
+        check_limit(limit)
         first = latest = await self._fetch_page(run_id, after, limit, full)
         journal = list(first.journal)
         while latest.has_more and latest.journal and (limit is None or len(journal) < limit):

@@ -176,7 +176,7 @@ async def resume_schedule(call: Call, name: str) -> Changed:
 @router("POST", "/v1/schedules/{name}/trigger", scope=Scope.SUBMIT, headers=(IDEMPOTENCY_KEY,))
 async def trigger_schedule(call: Call, name: str, body: TriggerBody) -> TriggeredRun:
     """Start a run of it now, paused or not, beside those of its ticks."""
-    given = call.derive_id("trigger") if body.id is None else body.id
+    given = call.derive_id("trigger", f"{name}-by-hand") if body.id is None else body.id
     schedule = await call.client.schedules.get(name)
     await check_start_allowed(await call.store(), schedule.workflow, [given])
     return TriggeredRun(run_id=await call.client.schedules.trigger(name, id=given))

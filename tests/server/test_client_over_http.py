@@ -42,7 +42,7 @@ from holdfast import (
     workflow,
 )
 from holdfast.client.http.client import HttpClient
-from holdfast.client.http.problems import PARSERS
+from holdfast.client.http.problems import ERRORS_BY_TYPE, error_from_problem
 from holdfast.client.http.resources import HttpAddresses, HttpKeys, HttpMemory, HttpPolicies, HttpQueues, HttpSchedules
 from holdfast.client.resources import (
     ClientAddresses,
@@ -216,7 +216,7 @@ async def test_http_overrides_every_method_that_uses_the_store(over_store: type,
 async def test_every_error_that_a_server_tells_comes_back_as_itself() -> None:
     for kind, (_, name, _) in _PROBLEMS_BY_ERROR.items():
         told = {"run_id": "r", "approval_id": "a"}
-        error = PARSERS[name]("words", told)
+        error = error_from_problem(ERRORS_BY_TYPE[name], "words", told)
         assert isinstance(error, kind), name
 
 

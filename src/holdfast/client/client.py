@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from holdfast.admission.durations import Duration, duration_to_seconds
@@ -24,7 +24,7 @@ from holdfast.client.admin_operations import AdminOperations
 from holdfast.client.delivery import Delivery
 from holdfast.client.handle import Handle
 from holdfast.client.http.server_endpoint import is_server_url
-from holdfast.client.listener import Listener, check_handler, check_listen_options, listen, serve
+from holdfast.client.listener import check_handler, check_listen_options, listen, serve
 from holdfast.client.resources import (
     ClientAddresses,
     ClientKeys,
@@ -57,6 +57,9 @@ from holdfast.stores.operations import StartRun
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.urls import create_store, redact_url, resolve_store_url, split_namespace, with_namespace
 from holdfast.sync_methods import run_sync, sync_iterator, sync_method
+
+if TYPE_CHECKING:
+    from holdfast.client.http.listener import HttpListener
 
 T = TypeVar("T")
 
@@ -422,7 +425,7 @@ class Client(RunOperations, AdminOperations):
             concurrency=concurrency,
         )
 
-    def _create_listener(self, address: str, *, concurrency: int, name: str | None) -> Listener:
+    def _create_listener(self, address: str, *, concurrency: int, name: str | None) -> HttpListener:
         """A new listener, which belongs to the event loop that first uses it."""
         raise UsageError(
             f"{self.url} is a store, and deliveries are handed out by a server: start one over it with `holdfast "

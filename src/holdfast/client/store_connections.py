@@ -22,7 +22,7 @@ log = logging.getLogger("holdfast.client")
 
 
 class LoopConnections(StoreProvider):
-    """A connection for each event loop that the client is used under: a thread may bring one of its own."""
+    """A connection for each event loop that the client is used under: threads may have loops of their own."""
 
     def __init__(self, url: str, opener: Callable[[str], Store] = create_store) -> None:
         self.url = url
@@ -70,7 +70,7 @@ class LoopConnections(StoreProvider):
 
 
 class StoreConnection(StoreProvider):
-    """An open store, and one watcher for everybody who waits for a run to end, or follows one."""
+    """An open store, and one task that watches it for all callers that wait for a run or follow one."""
 
     def __init__(self, url: str, opener: Callable[[str], Store] = create_store) -> None:
         self._url = url
@@ -112,7 +112,7 @@ class StoreConnection(StoreProvider):
         self._change_feed.notify_all(closed)
 
     def abandon(self) -> None:
-        """The loop that this connection belonged to has closed."""
+        """Drop the connection after its event loop was closed."""
         if self._store is not None:
             self._store.abandon()
 
@@ -144,22 +144,22 @@ class StoreConnection(StoreProvider):
 
     def _start_watcher(self) -> None:
         if self._watcher is None or self._watcher.done():
-            watching = keep_running(self._watch, "watching the store for those who wait", log)
-            self._watcher = asyncio.get_running_loop().create_task(watching, name="holdfast-watcher")
+            watch = keep_running(self._watch, "watching the store for those who wait", log)
+            self._watcher = asyncio.get_running_loop().create_task(watch, name="holdfast-watcher")
 
     async def _watch(self) -> None:
-        failing = False
+        is_failing = False
         while self._arrivals.list_awaited_ids(exclude=()) or self._change_feed:
             try:
                 store = await self.store()
                 await self._arrivals.poll(store)
                 if await store.wait_for_change(POLL_INTERVAL_S):
                     self._change_feed.notify_all()
-                failing = False
+                is_failing = False
             except StoreError as error:
-                if not failing:
-                    log.warning("the store cannot be read, whoever waits for a run goes on waiting: %s", error)
-                failing = True
+                if not is_failing:
+                    log.warning("the store cannot be read; calls that wait for a run keep waiting: %s", error)
+                is_failing = True
                 await asyncio.sleep(POLL_INTERVAL_S)
 
 

@@ -19,7 +19,7 @@ from holdfast.client.client import Client
 from holdfast.client.http.admin import HttpAdmin
 from holdfast.client.http.backoff import GIVE_UP_AFTER_S, Backoff, Timing
 from holdfast.client.http.decoders import decode
-from holdfast.client.http.listener import HttpListenerRegistry
+from holdfast.client.http.listener import HttpListener, HttpListenerRegistry
 from holdfast.client.http.requests import HttpRequests, budget_to_json, encode_value, queue_to_json, quote_segment
 from holdfast.client.http.resources import (
     HttpAddresses,
@@ -32,7 +32,6 @@ from holdfast.client.http.resources import (
 from holdfast.client.http.runs import HttpRuns, run_path
 from holdfast.client.http.server_endpoint import ServerEndpoint, make_namespace_error
 from holdfast.client.http.transport import TransientError, Transport
-from holdfast.client.listener import Listener
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption, validate_size
 from holdfast.errors import NotAllowed, RunConflict, UsageError
 from holdfast.reports.formatting import format_iso
@@ -127,7 +126,7 @@ class HttpClient(HttpRuns, HttpAdmin, Client):
         await self._transport.close()
 
     @override
-    def _create_listener(self, address: str, *, concurrency: int, name: str | None) -> Listener:
+    def _create_listener(self, address: str, *, concurrency: int, name: str | None) -> HttpListener:
         return self._listeners.create(address, concurrency=concurrency, name=name)
 
     # Starting

@@ -15,9 +15,10 @@ from holdfast.core.records import Record, RecordKind, Rewind
 from holdfast.core.states import RunState
 from holdfast.errors import BudgetExceeded, RunNotFound, StepOutcomeUnknown
 from holdfast.reports.conversations import ConversationMessage, message_from_json, message_to_json, read_conversation
+from holdfast.reports.recorded_reply import ModelCallReport
 from holdfast.reports.report_reader import read_entry, read_report
 from holdfast.reports.run_tree import read_run_tree
-from holdfast.reports.types import ModelCallReport, RunReport
+from holdfast.reports.types import RunReport
 from holdfast.services.approvals import ApprovalInfo
 from holdfast.services.json_form import UnreadableValue, from_json, to_json, to_json_bytes
 from holdfast.services.settlement import settle_step

@@ -30,14 +30,13 @@ from holdfast.reports.recorded_reply import (
     ANSWER_TOOL,
     INSTRUCTIONS_STEP,
     MODEL_CALL_STEP,
+    ModelCallReport,
     RecordedCompaction,
-    RecordedReply,
-    RecordedToolCall,
+    ToolCallReport,
     reply_from_record,
 )
 from holdfast.reports.recorded_values import decode_for_display, get_record_error
 from holdfast.reports.tool_calls import ToolCallStatus, match_tool_calls
-from holdfast.reports.types import ModelCallReport
 from holdfast.services.json_form import to_json
 from holdfast.services.lookup import find_run
 from holdfast.services.timestamps import to_datetime
@@ -91,7 +90,7 @@ class ConversationMessage:
     ok: bool = True
     is_history: bool = False
     """It was said before this run, and handed to it."""
-    reply: RecordedReply | None = None
+    reply: ModelCallReport | None = None
     tool_calls: Sequence[tuple[str, Any]] = ()
     """What a model asks for: tools and their arguments."""
     child_run_id: str = ""
@@ -174,7 +173,7 @@ def _decode_inputs(inputs: bytes) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", given) if isinstance(given, dict) else {}
 
 
-def _make_reply_message(number: int | None, reply: RecordedReply) -> ConversationMessage:
+def _make_reply_message(number: int | None, reply: ModelCallReport) -> ConversationMessage:
     calls = [(call.name, call.arguments) for call in reply.tool_calls if call.name != ANSWER_TOOL]
     text = reply.text
     if reply.feedback is not None or any(call.name == ANSWER_TOOL for call in reply.tool_calls):
@@ -185,7 +184,9 @@ def _make_reply_message(number: int | None, reply: RecordedReply) -> Conversatio
     return ConversationMessage("model", text, number, reply.model, reply=reply, tool_calls=calls)
 
 
-def _make_summary_message(record: Record, reply: RecordedReply, compaction: RecordedCompaction) -> ConversationMessage:
+def _make_summary_message(
+    record: Record, reply: ModelCallReport, compaction: RecordedCompaction
+) -> ConversationMessage:
     if reply.feedback is not None:
         return ConversationMessage("note", f"no summary: {reply.feedback}", record.position + 1, ok=False)
     if not compaction.summarized_count:
@@ -205,7 +206,7 @@ def _make_failure_note(record: Record) -> ConversationMessage:
     return ConversationMessage("note", f"no model has answered: {why}", record.position + 1, ok=False)
 
 
-def _make_tool_message(call: RecordedToolCall, called: ToolCallStatus | None, position: int) -> ConversationMessage:
+def _make_tool_message(call: ToolCallReport, called: ToolCallStatus | None, position: int) -> ConversationMessage:
     """What came of a call."""
     if called is None:
         return ConversationMessage("note", f"{call.name}: no outcome yet", position + 1)
@@ -282,7 +283,7 @@ def _read_history(messages: Any) -> Iterator[ConversationMessage]:
 
 
 def _parse_call(part: Mapping[str, Any]) -> tuple[str, Any]:
-    call = RecordedToolCall(str(part["call"]), part.get("args"), "")
+    call = ToolCallReport.from_raw(str(part["call"]), part.get("args"), "")
     return call.name, call.arguments
 
 
@@ -313,7 +314,7 @@ def message_to_json(message: ConversationMessage) -> dict[str, Any]:
     """A piece of a conversation, under stable names."""
     told: dict[str, Any] = {"role": message.role, "number": message.number, "is_history": message.is_history}
     if message.reply is not None:
-        return {**told, "final": is_final_reply(message.reply), **to_json(ModelCallReport.from_reply(message.reply))}
+        return {**told, "final": is_final_reply(message.reply), **to_json(message.reply)}
     if message.role == "model":
         calls = [{"name": name, "arguments": value_to_json(arguments)} for name, arguments in message.tool_calls]
         return {**told, "model": message.name, "text": message.text, "tool_calls": calls}
@@ -333,7 +334,7 @@ def message_from_json(data: Mapping[str, Any], decode_call: Callable[[Any], Mode
     """The same from JSON; ``decode_call`` reads the answer of a model."""
     role, number, before = data["role"], data["number"], data["is_history"]
     if "usage" in data:
-        reply = decode_call(data).reply
+        reply = decode_call(data)
         return (
             _make_reply_message(number, reply)
             if role == "model"

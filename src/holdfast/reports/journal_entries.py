@@ -17,10 +17,10 @@ from holdfast.reports.model_replies import (
     is_agent_model_call,
     is_final_reply,
 )
-from holdfast.reports.recorded_reply import RecordedReply, reply_from_record
+from holdfast.reports.recorded_reply import ModelCallReport, ToolCallReport, reply_from_record
 from holdfast.reports.recorded_values import decode_for_display, get_record_error
 from holdfast.reports.tool_calls import get_required_approval, is_cleared
-from holdfast.reports.types import JournalEntry, ModelCallReport, ToolCallReport
+from holdfast.reports.types import JournalEntry
 from holdfast.services.approvals import APPROVAL_REMINDER_STEP, APPROVAL_START_STEP
 from holdfast.services.json_form import UnreadableValue
 from holdfast.services.settlement import is_outcome_unknown
@@ -62,7 +62,7 @@ def entry_from_record(
         duration_s=round(record.at - record.started_at, 6) if record.kind in TIMED_KINDS else None,
         arguments="" if has_run else mask_encrypted_text(record.preview),
         output=_decode_output(record, reply) if record.ok else None,
-        model_call=None if reply is None else ModelCallReport.from_reply(reply),
+        model_call=reply,
         error=error,
         size=len(record.payload or b"") if omitted_bytes is None else omitted_bytes,
         is_truncated=False,
@@ -100,7 +100,7 @@ def _classify_outcome(record: Record) -> tuple[str, str | None]:
     return "unknown" if is_outcome_unknown(record) else "failed", None
 
 
-def _decode_output(record: Record, reply: RecordedReply | None) -> Any:
+def _decode_output(record: Record, reply: ModelCallReport | None) -> Any:
     """What workflow code was handed: an agent's loop the reply, whoever calls an ``@llm_step`` the answer in it."""
     if reply is None:
         return decode_for_display(record.payload)

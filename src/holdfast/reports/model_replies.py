@@ -13,8 +13,8 @@ from holdfast.reports.recorded_reply import (
     ANSWER_TOOL,
     MODEL_CALL_STEP,
     FailedModel,
+    ModelCallReport,
     RecordedCompaction,
-    RecordedReply,
 )
 
 
@@ -23,14 +23,14 @@ def is_agent_model_call(record: Record) -> bool:
     return record.kind is RecordKind.STEP and record.name == MODEL_CALL_STEP
 
 
-def is_final_reply(reply: RecordedReply) -> bool:
+def is_final_reply(reply: ModelCallReport) -> bool:
     """Whether this answer is the agent's."""
     if reply.feedback is not None or reply.compaction is not None:
         return False
     return not reply.tool_calls or any(call.name == ANSWER_TOOL for call in reply.tool_calls)
 
 
-def extract_answer(reply: RecordedReply) -> Any:
+def extract_answer(reply: ModelCallReport) -> Any:
     """The value of a final answer: a text, or what the tool was called with that stands for the answer."""
     given = next((call for call in reply.tool_calls if call.name == ANSWER_TOOL), None)
     if given is None:

@@ -12,28 +12,13 @@ from holdfast.core.states import RunState
 from holdfast.reports.formatting import format_count, format_duration, format_list, to_one_line
 from holdfast.reports.run_usage import format_cost
 from holdfast.reports.types import RunReport, RunWorker
+from holdfast.reports.worker_deaths import WorkerDeath
 
 _MAX_ERROR_CHARS = 200
 _KIND_NOUNS = {RecordKind.CHILD: "child run", RecordKind.START: "started run", RecordKind.PATCH: "patch marker"}
 """What a record is called, if not by its kind."""
 _UNCOUNTED_KINDS = (RecordKind.DEADLINE, RecordKind.CANCEL)
 """What happens to a run, and is not work of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerDeath:
-    """A worker died over the run, and another one took it over."""
-
-    worker: RunWorker
-    successor: RunWorker | None
-    step_number: int
-    """The number of the step that was in flight."""
-    replayed_count: int
-    """How many steps were recorded by then."""
-    repeated_count: int
-    """How many had begun, so that the heir ran them once more."""
-    epoch: int
-    """Of the heir."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,14 @@ Their JSON form is in ``services.json_form``. How it writes a ``UserValue`` depe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
 
 from holdfast.admission.usage import NANO_PER_USD, BudgetLimits
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.reports.plans import PlanItem
-from holdfast.reports.recorded_reply import (
-    FailedModel,
-    RecordedCompaction,
-    RecordedReply,
-    RecordedToolCall,
-)
+from holdfast.reports.recorded_reply import ModelCallReport
 from holdfast.services.approvals import ApprovalInfo
 from holdfast.services.json_form import UsageWithCost, UserValue, UtcDatetime
 from holdfast.stores.approvals import ApprovalState
@@ -79,76 +72,6 @@ class BudgetRefusal:
 
 
 # The journal
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallReport:
-    """A call that a model asked for."""
-
-    id: str
-    name: str
-    arguments: UserValue
-
-    @property
-    def raw_arguments(self) -> str | dict[str, Any]:
-        """As a model could have sent them."""
-        given: Any = self.arguments
-        return cast("dict[str, Any]", given) if isinstance(given, dict) else json.dumps(given)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCallReport:
-    """The recorded answer of a model."""
-
-    model: str
-    text: str
-    thinking: str
-    tool_calls: tuple[ToolCallReport, ...]
-    feedback: str | None
-    failed_models: tuple[FailedModel, ...]
-    usage: UsageWithCost
-    compaction: RecordedCompaction | None
-    finish_reason: str | None = None
-    """Why the model stopped, as the provider says it."""
-    refusal: str = ""
-    """The words in which the model refuses to answer, or to go on."""
-    is_continued: bool = False
-    """It was cut off, and the next answer goes on with it."""
-
-    @classmethod
-    def from_reply(cls, reply: RecordedReply) -> ModelCallReport:
-        """As it is told."""
-        return cls(
-            reply.model,
-            reply.text,
-            reply.thinking,
-            tuple(ToolCallReport(call.id, call.name, call.arguments) for call in reply.tool_calls),
-            reply.feedback,
-            reply.failed_models,
-            reply.usage,
-            reply.compaction,
-            reply.finish_reason,
-            reply.refusal,
-            reply.is_continued,
-        )
-
-    @property
-    def reply(self) -> RecordedReply:
-        """As whoever reads the record has it."""
-        calls = tuple(RecordedToolCall(call.name, call.raw_arguments, call.id) for call in self.tool_calls)
-        return RecordedReply(
-            self.model,
-            self.text,
-            self.thinking,
-            calls,
-            self.usage,
-            self.failed_models,
-            self.feedback,
-            self.compaction,
-            self.finish_reason,
-            self.refusal,
-            self.is_continued,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from holdfast.errors import InputError, ServerError
 from holdfast.reports.conversations import ConversationMessage, message_from_json
-from holdfast.reports.types import ModelCallReport
+from holdfast.reports.recorded_reply import ModelCallReport
 from holdfast.services.json_form import from_json
 from holdfast.services.wire_values import from_wire
 

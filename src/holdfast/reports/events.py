@@ -61,15 +61,15 @@ PAGE_SIZE = 200
 """Maximum number of records, and of live events, in one read."""
 
 COMPACTION_STEP = "compaction"
-"""The step by which an agent sums up what was said: see ``agents.compaction``."""
+"""The step in which an agent summarizes its conversation: see ``agents.compaction``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that has happened in a run."""
+    """Something that happened in a run."""
 
     offset: str
-    """Where to go on behind this event: hand it to ``events(after=...)``. Keep it as it is."""
+    """The position after this event. Pass it unchanged to ``events(after=...)`` to continue from here."""
     kind: str
     """``started``, ``text``, ``retracted``, ``answered``, ``step``, ``plan``, ``approval``, ``compacted``, ``child``,
     ``start``, ``signal``, ``timer``, ``compensation``, ``cancel``, ``deadline``, ``patch``, ``delivered``,

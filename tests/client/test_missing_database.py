@@ -53,7 +53,7 @@ FIRST_WRITES: dict[str, Callable[[Client], Awaitable[Any]]] = {
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-async def test_what_is_no_first_write_names_the_missing_file_and_creates_nothing(
+async def test_an_operation_that_is_no_first_write_names_the_missing_file_and_creates_nothing(
     tmp_path: Path, read: Callable[[Client], Awaitable[Any]]
 ):
     path = tmp_path / "folder" / "mistyped.db"

@@ -34,7 +34,7 @@ async def asker() -> str:
     return await is_it("so")
 
 
-def test_each_call_is_told_with_its_own_agent_and_the_model_that_answered() -> None:
+def test_each_call_counts_for_its_own_agent_and_the_model_that_answered() -> None:
     async def main() -> None:
         async with Runtime(URL):
             result = await boss.run("Go.")

@@ -226,7 +226,7 @@ async def test_a_reader_that_has_seen_a_part_of_an_answer_is_given_the_rest():
         ("text", 1, "rain soon."),
         ("answered", 1, "It may rain soon."),
     ]
-    assert outline(await scene.read()) == [("text", 1, "It may rain soon."), answered]
+    assert outline(await scene.read()) == [("text", 1, "It may rain soon."), ("answered", 1, "It may rain soon.")]
 
 
 @pytest.mark.asyncio

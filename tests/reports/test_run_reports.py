@@ -434,8 +434,8 @@ async def test_values_without_a_json_form_become_text(world: World):
     odd = {"far": float("inf"), "none": float("nan"), "raw": b"\xff", "long": 1 << 20_000}
     await world.record(run, payload=codec_for(Any).encode(odd, "it"))
     [entry] = to_json(await world.report())["journal"]
-    summary_text = json.loads(json.dumps(entry["output"], allow_nan=False))
-    assert {**summary_text, "long": summary_text["long"][:4]} == {
+    output = json.loads(json.dumps(entry["output"], allow_nan=False))
+    assert {**output, "long": output["long"][:4]} == {
         "far": "Infinity",
         "none": "NaN",
         "raw": "_w==",

@@ -186,7 +186,7 @@ class StepCall:
         return False, None
 
     async def start_attempt(self) -> None:
-        """Start an attempt. The server is told what the next listener must know if this process dies during it."""
+        """Start an attempt. The server records what the next listener must know if this process dies during it."""
         if self._attempt == 1:
             self._started_at = datetime.now(UTC)
             if not self._once:

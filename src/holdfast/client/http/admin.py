@@ -1,4 +1,4 @@
-"""Operations on the workflows, the workers, and the ended runs behind a server."""
+"""Operations on the workflows, the workers, and the ended runs of a server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PRUNE_TIMEOUT_S = 600.0
 
 
 class HttpAdmin(HttpRequests, AdminOperations):
-    """Operations on the workflows, the workers, and the ended runs behind a server."""
+    """Operations on the workflows, the workers, and the ended runs of a server."""
 
     @override
     async def usage_report(

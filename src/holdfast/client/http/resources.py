@@ -1,4 +1,4 @@
-"""Memory, schedules, queues, addresses, policies, and API keys behind a server."""
+"""Memory, schedules, queues, addresses, policies, and API keys of a server."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class HttpResource(HttpRequests):
 
 
 class HttpMemory(HttpResource, ClientMemory):
-    """Memory behind a server."""
+    """Memory of a server."""
 
     @override
     async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
@@ -109,7 +109,7 @@ def _memory_path(namespace: str, key: str | None = None) -> str:
 
 
 class HttpSchedules(HttpResource, ClientSchedules):
-    """Schedules behind a server."""
+    """Schedules of a server."""
 
     @override
     async def _create(self, request: ScheduleRequest) -> ScheduleInfo:
@@ -167,7 +167,7 @@ def _schedule_path(name: str) -> str:
 
 
 class HttpQueues(HttpResource, ClientQueues):
-    """Queues with limits behind a server."""
+    """Queues with limits of a server."""
 
     @override
     async def list(self) -> builtins.list[QueueInfo]:
@@ -210,7 +210,7 @@ def _limit_to_json(limit: Any) -> Any:
 
 
 class HttpAddresses(HttpResource, ClientAddresses):
-    """Addresses behind a server."""
+    """Addresses of a server."""
 
     @override
     async def list(self) -> builtins.list[AddressInfo]:
@@ -226,7 +226,7 @@ class HttpAddresses(HttpResource, ClientAddresses):
 
 
 class HttpPolicies(HttpResource, ClientPolicies):
-    """Policies behind a server."""
+    """Policies of a server."""
 
     @override
     async def list(self) -> builtins.list[PolicyInfo]:
@@ -246,7 +246,7 @@ def _policy_path(name: str) -> str:
 
 
 class HttpKeys(HttpResource, ClientKeys):
-    """API keys behind a server: those of the caller's namespace."""
+    """API keys of a server: those of the caller's namespace."""
 
     @override
     async def create(self, name: str, scopes: Collection[str], *, expires_at: datetime | None = None) -> CreatedApiKey:

@@ -1,4 +1,4 @@
-"""Operations on runs behind a server."""
+"""Operations on runs of a server."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_path(run_id: str, operation: str = "") -> str:
 
 
 class HttpRuns(HttpRequests, RunOperations):
-    """Operations on runs behind a server."""
+    """Operations on runs of a server."""
 
     @override
     async def _wait_for_result(self, run_id: str) -> Any:

@@ -44,7 +44,7 @@ def test_what_is_referred_to_is_there_and_has_a_plain_name(told: dict[str, Any])
     names = told["components"]["schemas"]
     assert [name for name in names if not re.fullmatch(r"[A-Z][A-Za-z]+", name)] == []
     run = names["RunInfo"]["properties"]
-    assert run["stall_advice"]["description"].startswith("Why it does not go on")
+    assert run["stall_advice"]["description"].startswith("Why it does not continue")
 
 
 def test_requests_need_name_only_what_is_required_also_for_programs_that_take_a_default_for_always_there(

@@ -45,13 +45,7 @@ from holdfast.services.addresses import send_to_address
 from holdfast.services.bulk_start import CallArguments, start_many
 from holdfast.services.forks import NOT_GIVEN, fork_run
 from holdfast.services.input_validation import bind_inputs
-from holdfast.services.run_start import (
-    StartOptions,
-    build_new_run,
-    find_spec,
-    make_start_options,
-    resolve_start,
-)
+from holdfast.services.run_start import StartOptions, build_new_run, find_spec, make_start_options, resolve_start
 from holdfast.stores.contract import DEFAULT_NAMESPACE, RunFilter, Store
 from holdfast.stores.operations import StartRun
 from holdfast.stores.queues import NewQueue

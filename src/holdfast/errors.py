@@ -63,6 +63,7 @@
     │   ├── TooManyRequests          the key was used too often, and waiting did not help
     │   └── PolicyLimitReached       the policy of an agent or workflow allows no more of it today
     └── StoreError
+        ├── StoreNotFound            there is no database file at this path, and the call creates none
         ├── StoreUnavailable         may pass: the engine keeps its runs and tries again
         │   ├── StoreLocked
         │   ├── StoreFull
@@ -458,6 +459,10 @@ class PolicyLimitReached(ServerError):
 
 class StoreError(HoldfastError):
     """A problem with the database."""
+
+
+class StoreNotFound(StoreError):
+    """There is no database at the path of the URL, and the call would not create one."""
 
 
 class StoreUnavailable(StoreError):

@@ -1,19 +1,21 @@
 """Sync variants of async methods, for code without an event loop.
 
 ``cancel_sync = sync_method(cancel)`` has the arguments and the result of ``cancel``, which the object's ``_run_sync``
-runs to its end. Editors and type checkers see its signature; subclasses override only the async method.
+runs to its end; ``sync_iterator`` does the same for an async generator. Editors and type checkers see the signature;
+subclasses override only the async method.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from holdfast.errors import UsageError
 
 P = ParamSpec("P")
+Q = TypeVar("Q")
 R = TypeVar("R")
 S = TypeVar("S")
 
@@ -33,19 +35,50 @@ class SyncCapable(Protocol):
     def _run_sync(self) -> SyncRunner: ...
 
 
-def sync_method(method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[S, P], R]:
-    """A method that calls the async one of this name and waits for it."""
+class SyncIterable(Protocol):
+    """An object whose async generators can be read without an event loop."""
+
+    def _iterate_sync(self, events: AsyncGenerator[R]) -> Iterator[R]: ...
+
+
+@overload
+def sync_method(method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[S, P], R]: ...
+@overload
+def sync_method(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]], convert: Callable[[R], Q]
+) -> Callable[Concatenate[S, P], Q]: ...
+def sync_method(method: Callable[..., Coroutine[Any, Any, Any]], convert: Callable[[Any], Any] | None = None) -> Any:
+    """A method that calls the async one of this name and waits for it; ``convert`` is applied to its result."""
     name = method.__name__
 
-    @wraps(method, updated=())  # the method may be abstract, and this one is not
-    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: object, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # pytest shows the caller's stack only
         run = cast(SyncCapable, self)._run_sync  # pyright: ignore[reportPrivateUsage]
-        return run(getattr(self, name)(*args, **kwargs))
+        result = run(getattr(self, name)(*args, **kwargs))
+        return result if convert is None else convert(result)
 
-    call.__name__ = f"{name}_sync"
+    return _document(call, method)
+
+
+def sync_iterator(method: Callable[Concatenate[S, P], AsyncGenerator[R]]) -> Callable[Concatenate[S, P], Iterator[R]]:
+    """A method that reads the async generator of this name, for a plain ``for``."""
+    name = method.__name__
+
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        if is_loop_running():
+            raise UsageError(f"an event loop is running in this thread: use `async for event in client.{name}(...)`")
+        events: AsyncGenerator[R] = getattr(self, name)(*args, **kwargs)
+        return cast(SyncIterable, self)._iterate_sync(events)  # pyright: ignore[reportPrivateUsage]
+
+    return _document(call, method)
+
+
+def _document(call: Callable[P, R], method: Callable[..., object]) -> Callable[P, R]:
+    """Give a sync method the name, the annotations, and the signature of its async form."""
+    call = wraps(method, updated=())(call)  # the method may be abstract, and this one is not
+    call.__name__ = f"{method.__name__}_sync"
     call.__qualname__ = f"{method.__qualname__}_sync"
-    call.__doc__ = f"``{name}`` without an event loop."
+    call.__doc__ = f"``{method.__name__}`` without an event loop."
     return call
 
 

@@ -16,7 +16,7 @@ from holdfast.admission.usage import Usage
 from holdfast.agents.models.reply import REPLY_CODEC, Reply
 from holdfast.codec import decode_plain
 from holdfast.errors import UnreadableRecord, UnrecordableValue
-from holdfast.reports.recorded_reply import FORMAT_VERSION, FailedModel, RecordedToolCall, decode_reply
+from holdfast.reports.recorded_reply import FORMAT_VERSION, FailedModel, ToolCallReport, decode_reply
 
 WHEN = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -101,8 +101,8 @@ def test_plain_parts_are_read_without_the_library():
     assert plain.text == one.response.text == "Let me look.\n\nWait."
     assert plain.thinking == "Hm."
     assert plain.tool_calls == (
-        RecordedToolCall("look", '{"at": 1}', "c1"),
-        RecordedToolCall("weigh", {"grams": 2}, "c2"),
+        ToolCallReport("c1", "look", {"at": 1}),
+        ToolCallReport("c2", "weigh", {"grams": 2}),
     )
     assert (plain.model, plain.usage, plain.failed_models, plain.feedback) == (
         one.model,

@@ -174,8 +174,9 @@ def test_a_type_that_cannot_be_an_answer_is_refused(output_type: Any) -> None:
 def test_declaring_and_reading_need_no_model_library() -> None:
     code = (
         "import sys; from holdfast.agents.output import OutputSpec; "
-        "from holdfast.reports.recorded_reply import RecordedToolCall, RecordedReply; from holdfast import Usage; "
-        "reply = RecordedReply('m', '', '', (RecordedToolCall('final_result', '{\"response\": [1]}', 'x'),), Usage()); "
+        "from holdfast.reports.recorded_reply import ToolCallReport, ModelCallReport; from holdfast import Usage; "
+        "call = ToolCallReport('x', 'final_result', {'response': [1]}); "
+        "reply = ModelCallReport('m', '', '', (call,), None, (), Usage(), None); "
         "assert OutputSpec(list[int]).read_plain(reply) == [1]; "
         "assert 'pydantic_ai' not in sys.modules"
     )

@@ -125,7 +125,11 @@ def test_a_mistyped_name_is_remarked_on(queued: Project):
     done = queued.here("queues", "set", "lmm", "--concurrency", "1")
     assert "note: no workflow that was announced has a queue 'lmm'" in done.out
     assert queued.here("queues", "reset", "lmm").out == "queue 'lmm' is as code says: no limits\n"
-    assert "note: no workflow that was announced has a queue 'lmm'" in queued.here("queues", "pause", "lmm").out
+    refused = queued.here("queues", "pause", "lmm")
+    assert refused.code == 1
+    assert "did you mean 'llm'?" in refused.err
+    paused = queued.here("queues", "pause", "lmm", "--allow-unknown")
+    assert "note: no workflow that was announced has a queue 'lmm'" in paused.out
     assert queued.here("queues", "resume", "nobody").code == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from cli_project import Project
 
 from holdfast import ScheduleInfo
-from holdfast.client.store_resources import StoreSchedules
+from holdfast.client.resources import ClientSchedules
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.stores.sqlite import SqliteStore
@@ -148,12 +148,12 @@ def test_a_time_zone_that_only_the_server_knows_falls_back_to_local_time(
     planned: Project, monkeypatch: pytest.MonkeyPatch
 ):
     elsewhere = "30 2 * * * in Mars/Olympus_Mons"
-    get = StoreSchedules.get
+    get = ClientSchedules.get
 
-    async def get_elsewhere(schedules: StoreSchedules, name: str) -> ScheduleInfo:
+    async def get_elsewhere(schedules: ClientSchedules, name: str) -> ScheduleInfo:
         return replace(await get(schedules, name), timing=elsewhere, zone="Mars/Olympus_Mons")
 
-    monkeypatch.setattr(StoreSchedules, "get", get_elsewhere)
+    monkeypatch.setattr(ClientSchedules, "get", get_elsewhere)
     output = planned.here("schedules", "show", "nightly").out
     assert f"as written: {elsewhere}" in output
     assert re.search(r"  next +\d{4}-\d\d-\d\d \d\d:30:00 \S+, in \d+ \w+( \d+ \w+)?\n", output)

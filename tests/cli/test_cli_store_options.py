@@ -11,7 +11,7 @@ IN_GROUPS = [
     (("dead",), ("show", "etl-bad")),
     (("dead",), ("retry", "--all")),
     (("dead",), ("purge", "--all", "--older-than", "1d", "--dry-run")),
-    (("queues",), ("pause", "llm")),
+    (("queues",), ("pause", "default")),
     (("addresses",), ("set", "letters", "--lease", "60")),
     (("policies",), ("delete", "mailer")),
 ]

@@ -122,7 +122,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "queues show": ("llm",),
     "queues set": ("llm", "--concurrency", "2"),
     "queues reset": ("llm",),
-    "queues pause": ("llm",),
+    "queues pause": ("default",),
     "queues resume": ("llm",),
     "send": ("mail",),
     "addresses": (),

@@ -107,7 +107,7 @@ def test_arguments_of_the_wrong_type_are_refused_before_anything_starts():
     asyncio.run(main())
 
 
-def test_arguments_of_the_wrong_type_that_nobody_has_checked_fail_the_run_and_not_the_worker():
+def test_unchecked_arguments_of_the_wrong_type_fail_the_run_and_not_the_worker():
     async def main() -> None:
         async with worker_and_client() as client:
             store = await client.connections.store()
@@ -183,7 +183,7 @@ def test_runs_are_listed_newest_first_and_filtered():
     asyncio.run(main())
 
 
-def test_a_failed_run_goes_on_from_its_failed_step_when_retried():
+def test_a_retried_run_continues_from_its_failed_step():
     async def main() -> None:
         global healed
         async with worker_and_client() as client:

@@ -39,7 +39,7 @@ async def claim(store: Store, many: int) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_told_of_a_queue(client: Client):
+async def test_queue_info(client: Client):
     queue = Queue("llm", concurrency=2, rate="3/hour", per_key=1, key="{customer}")
     store = await announce(client, queue, Queue("other", rate="1/s"), key=queue.key)
     async with client:
@@ -78,7 +78,7 @@ async def test_what_is_told_of_a_queue(client: Client):
 
 
 @pytest.mark.asyncio
-async def test_only_what_is_given_is_set_and_it_stays_until_it_is_reset(client: Client):
+async def test_set_changes_only_given_limits_until_reset(client: Client):
     store = await announce(client, Queue("llm", concurrency=2, rate="100/min"))
     async with client:
         queues = client.queues
@@ -103,7 +103,9 @@ async def test_only_what_is_given_is_set_and_it_stays_until_it_is_reset(client: 
                 UnknownQueue, match=r"no queue 'mine' with limits.*there are: 'llm'.*holdfast queues set"
             ):
                 await change("mine")
-        assert (await queues.pause("mine"), await queues.pause("mine")) == (True, False)
+        with pytest.raises(UnknownQueue, match=r"no queue 'mine' in .*, so nothing changed: there are: 'llm'"):
+            await queues.pause("mine")
+        assert (await queues.pause("mine", allow_unknown=True), await queues.pause("mine")) == (True, False)
         mine = await queues.get("mine")
         assert (mine.limits_text, mine.blocked_reason) == ("no limits", "queue 'mine' is paused")
         assert mine.paused_at is not None
@@ -124,7 +126,7 @@ async def test_only_what_is_given_is_set_and_it_stays_until_it_is_reset(client: 
         ({"key_rate": 5}, "queue 'llm': rate=5: give a text such as '100/min'"),
     ],
 )
-def test_limits_that_cannot_be_meant_are_refused(client: Client, given: dict[str, Any], words: str):
+def test_invalid_limits_are_refused(client: Client, given: dict[str, Any], words: str):
     with pytest.raises(UsageError) as caught:
         client.queues.set_sync("llm", **given)
     assert words in str(caught.value)
@@ -134,8 +136,8 @@ def test_limits_that_cannot_be_meant_are_refused(client: Client, given: dict[str
 
 def test_the_forms_without_an_event_loop(client: Client):
     queues = client.queues
-    assert queues.list_sync() == []
     assert queues.set_sync("llm", concurrency=2)
+    assert [one.name for one in queues.list_sync()] == ["llm"]
     assert queues.pause_sync("llm")
     assert queues.get_sync("llm").concurrency == 2
     assert queues.resume_sync("llm")
@@ -161,7 +163,7 @@ async def test_a_client_without_the_code_gives_runs_the_same_key(client: Client)
 
 
 @pytest.mark.asyncio
-async def test_a_client_may_be_handed_a_queue_and_names_whose_the_runs_are(client: Client):
+async def test_a_client_accepts_a_queue_with_limits_and_a_key(client: Client):
     store = await announce(client)
     async with client:
         handed = client.options(queue=Queue("aside", concurrency=1, key="{customer}"))
@@ -242,7 +244,7 @@ async def test_a_client_makes_schedules_whose_runs_have_a_queue_and_a_key(client
 
 
 @pytest.mark.asyncio
-async def test_a_run_in_line_says_what_it_waits_for(client: Client):
+async def test_a_queued_run_says_what_it_waits_for(client: Client):
     queue = Queue("llm", concurrency=2, rate="3/hour", per_key=1, key="{customer}")
     store = await announce(client, queue, key=queue.key)
     async with client:
@@ -272,7 +274,7 @@ async def test_a_run_in_line_says_what_it_waits_for(client: Client):
 
 
 @pytest.mark.asyncio
-async def test_a_parked_run_that_is_not_due_is_not_in_line(client: Client):
+async def test_a_parked_run_does_not_wait_in_its_queue(client: Client):
     @workflow(queue=Queue("narrow", concurrency=1))
     async def waits() -> None:
         await wait_for_signal("go")

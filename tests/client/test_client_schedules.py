@@ -92,7 +92,7 @@ async def test_a_schedule_is_made_found_paused_resumed_and_deleted(client: Clien
 
 
 @pytest.mark.asyncio
-async def test_the_same_one_may_be_made_again_and_another_one_only_if_it_is_to_replace_it(client: Client):
+async def test_the_same_schedule_may_be_created_again_and_another_one_only_with_replace(client: Client):
     await announce(client)
     async with client:
         first = await client.schedules.create("nightly", "etl", cron="@daily", args=["acme"])
@@ -127,7 +127,7 @@ async def test_the_same_one_may_be_made_again_and_another_one_only_if_it_is_to_r
     ],
 )
 @pytest.mark.asyncio
-async def test_what_cannot_work_is_refused_with_what_would(
+async def test_invalid_schedules_are_refused_with_a_hint(
     client: Client, error: type[HoldfastError], message: str, options: dict[str, Any]
 ):
     await announce(client)
@@ -140,7 +140,7 @@ async def test_what_cannot_work_is_refused_with_what_would(
 
 
 @pytest.mark.asyncio
-async def test_a_run_by_hand_is_started_now_and_is_the_last_run_also_if_it_is_paused(client: Client):
+async def test_trigger_starts_a_run_even_if_the_schedule_is_paused(client: Client):
     await announce(client)
     async with client:
         await client.schedules.create("nightly", "etl", cron="@daily", args=["acme"], budget=Budget(turns=3))
@@ -182,7 +182,7 @@ def test_there_is_a_form_without_an_event_loop(client: Client):
 
 
 @pytest.mark.asyncio
-async def test_what_is_declared_in_code_is_announced_and_stays_when_the_code_is_gone(client: Client):
+async def test_a_declared_schedule_is_announced_and_stays_when_its_code_is_removed(client: Client):
     @workflow(schedule=Schedule(cron="0 2 * * *", zone="Europe/Berlin"))
     async def tidy() -> None: ...
 
@@ -216,7 +216,7 @@ async def test_an_agent_is_started_with_its_prompt_and_its_session(client: Clien
         assert stored.session == "news"
 
 
-def test_what_is_declared_wrongly_is_refused_where_it_stands():
+def test_an_invalid_declaration_is_refused_when_it_is_made():
     @workflow
     async def etl(customer: str) -> str:
         return customer

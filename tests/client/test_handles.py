@@ -111,7 +111,7 @@ def test_a_dead_run_can_be_retried_by_name():
     asyncio.run(main())
 
 
-def test_a_workflow_that_nobody_ever_announced_is_named_with_those_that_are_known():
+def test_an_unknown_workflow_is_refused_with_the_known_ones():
     async def main() -> None:
         async with Client(URL) as client:
             with pytest.raises(UnknownWorkflow, match="none yet"):
@@ -133,7 +133,7 @@ def test_a_client_that_is_closed_connects_again_when_it_is_used():
     asyncio.run(main())
 
 
-def test_whoever_waits_when_the_client_is_closed_is_told():
+def test_closing_the_client_ends_its_waits_with_an_error():
     async def main() -> None:
         async with both() as (_, client):
             handle = await client.start("waiting")
@@ -203,7 +203,7 @@ def test_the_sync_facades_do_what_the_coroutines_do():
         thread.join()
 
 
-def test_one_client_under_two_loops_at_once_loses_nobody_who_waits():
+def test_one_client_can_wait_under_two_event_loops_at_once():
     """An async program waits for a run while a thread of it asks something with the same client."""
 
     async def main() -> None:

@@ -46,7 +46,7 @@ AWAY = httpx2.ConnectError("nobody listens")
 Reply = Exception | httpx2.Response | Callable[[httpx2.Request], httpx2.Response]
 
 
-def told(data: Any, status: int = 200, **headers: str) -> httpx2.Response:
+def json_response(data: Any, status: int = 200, **headers: str) -> httpx2.Response:
     kind = "application/problem+json" if status >= 400 else "application/json"
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx2.Response(status, content=json.dumps(data).encode(), headers={"content-type": kind, **headers})
@@ -54,7 +54,7 @@ def told(data: Any, status: int = 200, **headers: str) -> httpx2.Response:
 
 def problem(status: int, type: str, detail: str = "", **more: str) -> httpx2.Response:
     headers = {name: more.pop(name) for name in ("retry_after",) if name in more}
-    return told({"type": type, "title": type, "status": status, "detail": detail, **more}, status, **headers)
+    return json_response({"type": type, "title": type, "status": status, "detail": detail, **more}, status, **headers)
 
 
 def stream(*events: tuple[str, dict[str, Any]], end: bytes = b"") -> httpx2.Response:
@@ -81,7 +81,7 @@ class Script:
     """A server that answers by a script, and a clock that only waiting moves."""
 
     replies: list[Reply]
-    asked: list[httpx2.Request] = field(default_factory=list)
+    requests: list[httpx2.Request] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
     now: float = 0.0
 
@@ -94,7 +94,7 @@ class Script:
         return HttpClient(url, api_key=KEY, timing=pace, http_transport=httpx2.MockTransport(self.answer), **options)
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
-        self.asked.append(request)
+        self.requests.append(request)
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if isinstance(reply, Exception):
             raise reply
@@ -105,31 +105,33 @@ def script(*replies: Reply) -> Script:
     return Script(list(replies))
 
 
-def bodies(asked: Sequence[httpx2.Request]) -> list[Any]:
-    return [json.loads(request.content or b"null") for request in asked]
+def bodies(requests: Sequence[httpx2.Request]) -> list[Any]:
+    return [json.loads(request.content or b"null") for request in requests]
 
 
 # What is sent again
 
 
-async def test_what_fails_on_the_way_is_sent_again_under_the_same_key() -> None:
-    server = script(AWAY, BROKEN, problem(503, "store-unavailable"), problem(502, ""), told(RUN, 201))
+async def test_a_failed_request_is_sent_again_with_the_same_key() -> None:
+    server = script(AWAY, BROKEN, problem(503, "store-unavailable"), problem(502, ""), json_response(RUN, 201))
     assert (await server.client().start("w", 1)).run_id == "r"
-    assert len({request.headers["idempotency-key"] for request in server.asked}) == 1
-    assert len({request.content for request in server.asked}) == 1
+    assert len({request.headers["idempotency-key"] for request in server.requests}) == 1
+    assert len({request.content for request in server.requests}) == 1
     assert server.slept == [0.1, 0.2, 0.4, 0.8]
     other = await server.client().start("w", 1)
     assert other.run_id == "r"
-    assert server.asked[-1].headers["idempotency-key"] != server.asked[0].headers["idempotency-key"]
+    assert server.requests[-1].headers["idempotency-key"] != server.requests[0].headers["idempotency-key"]
 
 
-async def test_a_server_says_how_long_to_wait() -> None:
-    server = script(problem(429, "too-many-requests", retry_after="3"), problem(503, "x", retry_after="0"), told(RUN))
+async def test_retry_after_is_respected() -> None:
+    server = script(
+        problem(429, "too-many-requests", retry_after="3"), problem(503, "x", retry_after="0"), json_response(RUN)
+    )
     await server.client().get("r")
     assert server.slept == [3.1, 0.2]
 
 
-async def test_after_half_a_minute_it_is_given_up_with_words_that_help() -> None:
+async def test_a_call_gives_up_after_half_a_minute_with_a_helpful_error() -> None:
     server = script(AWAY)
     with pytest.raises(
         ServerUnavailable, match=r"http://localhost:7100 does not answer \(nobody listens\), and GET /v1/runs/r"
@@ -146,7 +148,7 @@ async def test_after_half_a_minute_it_is_given_up_with_words_that_help() -> None
         await script(problem(429, "too-many-requests", "Ask again in 40 s", retry_after="40")).client().get("r")
 
 
-async def test_what_does_not_pass_is_not_sent_again() -> None:
+async def test_a_permanent_error_is_not_retried() -> None:
     for reply, kind in (
         (problem(401, "no-valid-key", "It has expired."), Unauthenticated),
         (problem(403, "not-allowed", "It needs more.", scope="operate"), NotAllowed),
@@ -156,74 +158,76 @@ async def test_what_does_not_pass_is_not_sent_again() -> None:
         (problem(418, "something-newer", "Short and stout."), ServerError),
         (httpx2.Response(404, text="<html>"), ServerError),
         (httpx2.Response(200, text="<html>welcome</html>"), ServerError),
-        (told([]), ServerError),
+        (json_response([]), ServerError),
     ):
         server = script(reply)
         with pytest.raises(kind) as raised:
             await server.client().get("r")
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
         detail = (
             json.loads(reply.content).get("detail") if reply.status_code > 400 and reply.content[:1] == b"{" else ""
         )
         assert (detail or "") in str(raised.value)
 
 
-async def test_a_wait_goes_on_over_any_time_without_a_server() -> None:
+async def test_a_wait_survives_any_outage_of_the_server() -> None:
     ended = {"run_id": "r", "workflow": "w", "state": "completed", "output": 7, "usage": None, "error": None}
-    not_yet = told({"run_id": "r", "workflow": "w", "state": "running"}, 202)
-    server = script(*[AWAY] * 50, not_yet, BROKEN, not_yet, told(ended))
+    not_yet = json_response({"run_id": "r", "workflow": "w", "state": "running"}, 202)
+    server = script(*[AWAY] * 50, not_yet, BROKEN, not_yet, json_response(ended))
     assert await server.client().wait("r") == 7
     assert server.now > 200
     assert all(
         delay > 0 for delay in server.slept
     )  # a server that does not wait, because it stops, is not asked at once
-    assert {request.url.params["wait"] for request in server.asked} == {"25"}
+    assert {request.url.params["wait"] for request in server.requests} == {"25"}
 
 
-async def test_an_echo_of_the_own_first_try_is_no_error() -> None:
+async def test_the_effect_of_an_earlier_try_is_no_error() -> None:
     refused, taken = problem(409, "retry-refused", "it is running"), problem(409, "run-conflict", "taken")
-    server = script(BROKEN, refused, told(RUN))
+    server = script(BROKEN, refused, json_response(RUN))
     await server.client().retry("r")
-    assert [request.method for request in server.asked] == ["POST", "POST", "GET"]
+    assert [request.method for request in server.requests] == ["POST", "POST", "GET"]
     with pytest.raises(RetryRefused):
         await script(refused).client().retry("r")
     with pytest.raises(RetryRefused):
         await script(AWAY, refused).client().retry("r")  # nobody can have heard the first one
-    server = script(BROKEN, taken, told(RUN | {"id": "f", "forked_from": "r"}))
+    server = script(BROKEN, taken, json_response(RUN | {"id": "f", "forked_from": "r"}))
     assert (await server.client().fork("r", id="f")).run_id == "f"
     with pytest.raises(RunConflict):
-        await script(BROKEN, taken, told(RUN | {"id": "f", "forked_from": "another"})).client().fork("r", id="f")
-    server = script(BROKEN, told({"changed": False}))
+        await (
+            script(BROKEN, taken, json_response(RUN | {"id": "f", "forked_from": "another"})).client().fork("r", id="f")
+        )
+    server = script(BROKEN, json_response({"changed": False}))
     assert await server.client().signal("r", "go")  # it was the first try that has sent it
-    assert bodies(server.asked)[0] == bodies(server.asked)[1]
-    assert not await script(told({"changed": False})).client().signal("r", "go", id="mine")
+    assert bodies(server.requests)[0] == bodies(server.requests)[1]
+    assert not await script(json_response({"changed": False})).client().signal("r", "go", id="mine")
 
 
 # Events
 
 
-async def test_events_go_on_behind_the_last_one_whatever_breaks() -> None:
+async def test_events_continue_after_the_last_one_whatever_breaks() -> None:
     half = b'id: x\ndata: {"offset": "x"'  # what was cut off is not taken for an event
     server = script(
         stream(event("a"), event("b"), end=half),
-        told(RUN),  # it has ended without a word: is the run over?
+        json_response(RUN),  # it has ended without a word: is the run over?
         AWAY,
         problem(503, "store-unavailable"),
         stream(end=b'event: problem\ndata: {"type": "store-unavailable", "status": 503}\n\n'),
         stream(event("c"), event("d", "ended")),
     )
     assert [one.offset async for one in server.client().events("r", "0")] == ["a", "b", "c", "d"]
-    streams = [request for request in server.asked if request.headers["accept"] == "text/event-stream"]
+    streams = [request for request in server.requests if request.headers["accept"] == "text/event-stream"]
     assert [request.headers["last-event-id"] for request in streams] == ["0", "b", "b", "b", "b"]
     assert len(server.slept) == 4
 
 
-async def test_a_stream_that_tells_of_an_error_ends_with_it() -> None:
+async def test_a_problem_in_a_stream_is_raised() -> None:
     gone = b'event: problem\ndata: {"type": "run-not-found", "status": 404, "detail": "it was deleted"}\n\n'
     with pytest.raises(HoldfastError, match="it was deleted"):
         await anext(script(stream(end=gone)).client().events("r"))
     with pytest.raises(ServerError, match="no stream of events"):
-        await anext(script(told({})).client().events("r"))
+        await anext(script(json_response({})).client().events("r"))
 
 
 async def test_events_are_read_wherever_the_bytes_are_cut() -> None:
@@ -252,22 +256,22 @@ async def test_an_event_that_comes_in_many_pieces_is_looked_through_once() -> No
     assert len(found.data) == 64_000 * 512
 
 
-async def test_a_listener_is_told_when_the_server_sends_what_it_cannot_read() -> None:
+async def test_a_listener_raises_when_the_server_sends_unreadable_data() -> None:
     hello = 'event: listener\ndata: {"listener_id": "1.box", "lease": 30}\n\n'
     odd = 'event: delivery\ndata: {"id": "d1", "kind": "of another version"}\n\n'
     answer = httpx2.Response(200, content=(hello + odd).encode(), headers={"content-type": "text/event-stream"})
-    client = script(answer, told({}, 200)).client()
+    client = script(answer, json_response({}, 200)).client()
     with pytest.raises(ServerError, match=r"cannot read, as 'delivery' of address 'box'.*Are both of the same version"):
         async with asyncio.timeout(10):
             await anext(client.listen("box"))
     await client.close()
 
 
-async def test_what_no_request_can_be_made_of_is_an_error_of_holdfast() -> None:
+async def test_an_invalid_request_raises_an_error_of_holdfast() -> None:
     with pytest.raises(ServerError, match="cannot be asked: URL too long"):
-        await script(told(RUN)).client().get("r" * 70_000)
+        await script(json_response(RUN)).client().get("r" * 70_000)
     with pytest.raises(ServerError, match="cannot be asked: Invalid IDNA hostname"):
-        await script(told(RUN)).client("http://\u200b.localhost").get("r")
+        await script(json_response(RUN)).client("http://\u200b.localhost").get("r")
 
 
 # The key
@@ -279,8 +283,8 @@ async def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCap
     client = server.client()
     with pytest.raises(ServerError, match="not followed") as redirected:
         await client.get("r")
-    assert [request.url.host for request in server.asked] == ["localhost"]
-    assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
+    assert [request.url.host for request in server.requests] == ["localhost"]
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
     with pytest.raises(ServerUnavailable) as failed:
         await script(AWAY).client().get("r")
     with pytest.raises(Unauthenticated) as unknown:
@@ -328,14 +332,14 @@ async def test_a_servers_address_is_checked() -> None:
 
 
 async def test_paths_and_values_are_quoted() -> None:
-    server = script(told(RUN))
+    server = script(json_response(RUN))
     client = server.client("http://localhost/base/")
     await client.get("a/b?c#d ü%2F")
-    assert server.asked[-1].url.raw_path == b"/base/v1/runs/a%2Fb%3Fc%23d%20%C3%BC%252F"
-    server.replies = [told({"changed": True})]
+    assert server.requests[-1].url.raw_path == b"/base/v1/runs/a%2Fb%3Fc%23d%20%C3%BC%252F"
+    server.replies = [json_response({"changed": True})]
     await client.set_budget("r", Budget(usd=0.5, turns=3))
-    assert bodies(server.asked)[-1] == {"usd": 0.5, "turns": 3}
-    assert server.asked[-1].headers["holdfast-values"] == "tagged"
+    assert bodies(server.requests)[-1] == {"usd": 0.5, "turns": 3}
+    assert server.requests[-1].headers["holdfast-values"] == "tagged"
 
 
 async def test_a_client_of_a_server_loads_neither_tools_nor_model_library_nor_server() -> None:

@@ -11,7 +11,7 @@ from golden_replies import REPLIES
 from record_replies import CURRENT, FOLDER
 
 from holdfast.agents.models import reply
-from holdfast.reports.recorded_reply import RecordedToolCall, decode_reply
+from holdfast.reports.recorded_reply import ToolCallReport, decode_reply
 
 RECORDS = sorted(FOLDER.glob("*/*.json"))
 
@@ -44,7 +44,9 @@ def test_the_plain_parts_are_those_of_the_answer(path: Path):
     assert plain is not None
     assert plain.text == (whole.response.text or "")
     assert plain.thinking == (whole.response.thinking or "")
-    calls = tuple(RecordedToolCall(call.tool_name, call.args, call.tool_call_id) for call in whole.response.tool_calls)
+    calls = tuple(
+        ToolCallReport.from_raw(call.tool_name, call.args, call.tool_call_id) for call in whole.response.tool_calls
+    )
     assert plain.tool_calls == calls
     assert (plain.model, plain.usage, plain.failed_models, plain.feedback, plain.compaction) == (
         whole.model,

@@ -67,7 +67,7 @@ async def test_a_client_that_starts_by_name_uses_what_workers_have_announced(tmp
     assert build_new_run(frail.definition.to_spec(), b"{}", StartOptions(), now=1.0).max_deliveries == 5
 
 
-async def test_what_a_dead_run_was_doing_is_told(tmp_path: Path):
+async def test_a_dead_run_has_its_steps_in_flight(tmp_path: Path):
     store = SqliteStore(tmp_path / "runs.db")
     await store.open()
 
@@ -101,7 +101,7 @@ async def test_what_a_dead_run_was_doing_is_told(tmp_path: Path):
     await store.close()
 
 
-async def test_dead_runs_are_told_page_by_page_and_without_their_journals(
+async def test_dead_runs_are_listed_page_by_page_without_their_journals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     store = SqliteStore(tmp_path / "runs.db")

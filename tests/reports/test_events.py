@@ -154,7 +154,7 @@ class Scene:
         self.seq = 1 + max((record.seq for record in history.records), default=-1)
 
 
-def told(events: list[Event]) -> list[Any]:
+def outline(events: list[Event]) -> list[Any]:
     return [(event.kind, event.step, event.text) if event.text else (event.kind, event.step) for event in events]
 
 
@@ -162,7 +162,7 @@ def told(events: list[Event]) -> list[Any]:
 
 
 @pytest.mark.asyncio
-async def test_a_late_reader_is_told_all_that_is_recorded():
+async def test_a_late_reader_gets_everything_recorded():
     scene = await Scene().open()
     await scene.answer(0, "Let me look.", calls=[("look", '{"place": "Oslo"}')])
     await scene.record(1, "look", "nice", preview="place='Oslo'")
@@ -184,7 +184,7 @@ async def test_a_late_reader_is_told_all_that_is_recorded():
     await scene.record(0, "cancel", b"null", kind=RecordKind.CANCEL)
     await scene.finish(RunState.CANCELLED)
     events = await scene.read()
-    assert told(events) == [
+    assert outline(events) == [
         ("text", 1, "Let me look."),
         ("answered", 1, "Let me look."),
         ("step", 2),
@@ -219,15 +219,18 @@ async def test_a_reader_that_has_seen_a_part_of_an_answer_is_given_the_rest():
     await scene.begin(0)
     await scene.tell(0, "It may ", 0)
     seen = await scene.read()
-    assert told(seen) == [("started", 1), ("text", 1, "It may ")]
+    assert outline(seen) == [("started", 1), ("text", 1, "It may ")]
     await scene.tell(0, "rain ", 7)
     await scene.answer(0, "It may rain soon.")
-    assert told(await scene.read(seen[-1].offset)) == [("text", 1, "rain soon."), ("answered", 1, "It may rain soon.")]
-    assert told(await scene.read()) == [("text", 1, "It may rain soon."), ("answered", 1, "It may rain soon.")]
+    assert outline(await scene.read(seen[-1].offset)) == [
+        ("text", 1, "rain soon."),
+        ("answered", 1, "It may rain soon."),
+    ]
+    assert outline(await scene.read()) == [("text", 1, "It may rain soon."), ("answered", 1, "It may rain soon.")]
 
 
 @pytest.mark.asyncio
-async def test_what_a_dead_process_has_told_is_retracted_when_another_begins():
+async def test_text_of_a_dead_process_is_retracted_when_another_one_starts():
     scene = await Scene().open()
     await scene.tell(0, "It may ", 0)
     [seen] = await scene.read()
@@ -237,13 +240,13 @@ async def test_what_a_dead_process_has_told_is_retracted_when_another_begins():
     retracted, begun = await scene.read(seen.offset)
     assert (retracted.kind, retracted.step, retracted.data) == ("retracted", 1, {"char_count": 7})
     await scene.tell(0, "It may not", 0)
-    assert told(await scene.read(retracted.offset)) == [("started", 1), ("text", 1, "It may not")]
-    assert told(await scene.read(begun.offset)) == [("text", 1, "It may not")]
+    assert outline(await scene.read(retracted.offset)) == [("started", 1), ("text", 1, "It may not")]
+    assert outline(await scene.read(begun.offset)) == [("text", 1, "It may not")]
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("way", ["another epoch", "another attempt", "another model", "another text"])
-async def test_what_is_not_the_beginning_of_what_was_recorded_is_retracted(way: str):
+async def test_text_that_is_not_a_prefix_of_the_record_is_retracted(way: str):
     scene = await Scene().open()
     await scene.tell(0, "It may ", 0)
     [seen] = await scene.read()
@@ -252,9 +255,9 @@ async def test_what_is_not_the_beginning_of_what_was_recorded_is_retracted(way: 
     text = "It was" if way == "another text" else "It may rain"
     await scene.answer(0, text, attempts=1 + (way == "another attempt"), failed=int(way == "another model"))
     rest = await scene.read(seen.offset)
-    assert told(rest) == [("retracted", 1), ("text", 1, text), ("answered", 1, text)]
-    assert told(await scene.read(rest[0].offset)) == told(rest[1:])
-    assert told(await scene.read(rest[1].offset)) == told(rest[2:])
+    assert outline(rest) == [("retracted", 1), ("text", 1, text), ("answered", 1, text)]
+    assert outline(await scene.read(rest[0].offset)) == outline(rest[1:])
+    assert outline(await scene.read(rest[1].offset)) == outline(rest[2:])
     assert await scene.read(rest[2].offset) == []
 
 
@@ -265,39 +268,39 @@ async def test_an_answer_that_never_came_is_retracted_at_the_end():
     await scene.tell(1, "Or ", 0)
     seen = await scene.read()
     await scene.finish(RunState.FAILED)
-    assert told(await scene.read(seen[-1].offset)) == [("retracted", 1), ("retracted", 2), ("ended", None)]
-    assert told(await scene.read()) == [("ended", None)]
+    assert outline(await scene.read(seen[-1].offset)) == [("retracted", 1), ("retracted", 2), ("ended", None)]
+    assert outline(await scene.read()) == [("ended", None)]
 
 
 @pytest.mark.asyncio
-async def test_a_failed_call_retracts_what_it_had_told_and_a_step_that_speaks_for_itself_does_not():
+async def test_a_failed_model_call_retracts_its_text_and_a_successful_step_does_not():
     scene = await Scene().open()
     await scene.tell(0, "It may ", 0)
     await scene.tell(1, "half way", 0)
     seen = await scene.read()
     await scene.record(0, "model call", encode_error(ValueError("no")), ok=False)
     await scene.record(1, "copy", "copied")
-    assert told(await scene.read(seen[-1].offset)) == [("retracted", 1), ("step", 1), ("step", 2)]
+    assert outline(await scene.read(seen[-1].offset)) == [("retracted", 1), ("step", 1), ("step", 2)]
 
 
 @pytest.mark.asyncio
-async def test_texts_that_something_stands_between_are_told_as_they_are_joined():
+async def test_text_parts_are_joined_as_the_model_library_joins_them():
     scene = await Scene().open()
     await scene.answer(0, "One,", " two")
-    assert told(await scene.read())[0] == ("text", 1, "One, two")
+    assert outline(await scene.read())[0] == ("text", 1, "One, two")
 
 
 # Retries
 
 
 @pytest.mark.asyncio
-async def test_who_had_seen_what_a_retry_takes_back_goes_on_behind_what_it_kept():
+async def test_a_reader_continues_after_the_records_that_a_retry_kept():
     scene = await Scene().open()
     await scene.record(0, "one", 1)
     await scene.record(1, "two", encode_error(ValueError("no")), ok=False)
     await scene.finish(RunState.FAILED, Rewind((1,), 1, 0))
     seen = await scene.read()
-    assert told(seen) == [("step", 1), ("step", 2), ("ended", None)]
+    assert outline(seen) == [("step", 1), ("step", 2), ("ended", None)]
     assert await scene.read(seen[-1].offset) == []
     await scene.retry()
     await scene.record(1, "two", 2)
@@ -305,12 +308,12 @@ async def test_who_had_seen_what_a_retry_takes_back_goes_on_behind_what_it_kept(
     after = [("reopened", None), ("step", 2), ("ended", None)]
     for at, before in enumerate(seen):
         known = [("step", 1)][at + 1 :]
-        assert told(await scene.read(before.offset)) == [*known, *after]
-    assert told(await scene.read()) == [("step", 1), *after]
+        assert outline(await scene.read(before.offset)) == [*known, *after]
+    assert outline(await scene.read()) == [("step", 1), *after]
 
 
 @pytest.mark.asyncio
-async def test_several_retries_are_told_in_order_and_nothing_twice():
+async def test_several_retries_are_reported_in_order_and_nothing_twice():
     scene = await Scene().open()
     await scene.record(0, "one", 1)
     await scene.record(1, "two", 2)
@@ -323,9 +326,9 @@ async def test_several_retries_are_told_in_order_and_nothing_twice():
     await scene.record(1, "two", 22)
     await scene.finish()
     events = await scene.read()
-    assert told(events) == [("step", 1), ("reopened", None), ("reopened", None), ("step", 2), ("ended", None)]
+    assert outline(events) == [("step", 1), ("reopened", None), ("reopened", None), ("step", 2), ("ended", None)]
     for at, event in enumerate(events):
-        assert told(await scene.read(event.offset)) == told(events[at + 1 :])
+        assert outline(await scene.read(event.offset)) == outline(events[at + 1 :])
 
 
 # Coming and going
@@ -418,11 +421,11 @@ async def test_a_long_journal_is_read_page_by_page():
     steps = [event.step for event in events if event.kind == "step"]
     assert steps == list(range(1, 2 * PAGE_SIZE + 2))
     assert [event.kind for event in events[2 * PAGE_SIZE + 1 :]] == ["text"] * (PAGE_SIZE + 1)
-    assert told(await scene.read(events[PAGE_SIZE].offset)) == told(events[PAGE_SIZE + 1 :])
+    assert outline(await scene.read(events[PAGE_SIZE].offset)) == outline(events[PAGE_SIZE + 1 :])
 
 
 @pytest.mark.asyncio
-async def test_what_is_told_on_many_pages_is_in_order_with_what_is_recorded():
+async def test_live_events_and_records_are_in_order_across_pages():
     scene = await Scene().open()
     for number in range(PAGE_SIZE + 1):
         await scene.tell(0, "x", number)
@@ -435,7 +438,7 @@ async def test_what_is_told_on_many_pages_is_in_order_with_what_is_recorded():
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("offset", ["", "7", "nonsense!", "WzEsMjE4", "ä", 7, b"x"])
-async def test_what_is_no_offset_is_refused(offset: Any):
+async def test_an_invalid_offset_is_refused(offset: Any):
     scene = await Scene().open()
     with pytest.raises(UsageError, match="is no offset: it is the `offset` of the last event"):
         await scene.read(offset)
@@ -466,7 +469,7 @@ async def test_an_offset_of_a_newer_version_is_refused_whatever_is_in_it():
 
 
 @pytest.mark.asyncio
-async def test_a_run_that_could_not_be_started_is_told_with_why():
+async def test_a_failed_start_of_a_run_is_reported_with_its_error():
     scene = await Scene().open()
     refused = encode_error(UsageError("its workflow is switched off"))
     await scene.record(0, "billing", refused, kind=RecordKind.START, ok=False, preview="billing-1")
@@ -478,7 +481,7 @@ async def test_a_run_that_could_not_be_started_is_told_with_why():
 
 
 @pytest.mark.asyncio
-async def test_how_a_run_ended_that_was_waited_for_is_told_as_in_a_story():
+async def test_the_end_of_a_child_is_reported_as_in_a_run_report():
     scene = await Scene().open()
     cancelled = {"child": "c", "state": "cancelled", "error": None}
     failed = {"child": "f", "state": "failed", "error": encode_error(ValueError("no luck")).decode()}
@@ -542,18 +545,18 @@ async def asking() -> bool:
 
 
 @pytest.mark.asyncio
-async def test_questions_to_people_are_told_with_what_is_asked_and_who_has_answered():
+async def test_approvals_are_reported_with_the_question_and_the_answer():
     async with Runtime(URL) as runtime, Client(URL) as client:
         handle = await runtime.start(asking)
-        told: list[tuple[str, dict[str, Any]]] = []
+        outline: list[tuple[str, dict[str, Any]]] = []
         async with asyncio.timeout(20):
             async for event in client.events(handle.run_id):
                 if event.kind == "approval":
-                    told.append((event.data["state"], event.data))
+                    outline.append((event.data["state"], event.data))
                     if event.data["state"] == "requested":
                         await client.approve(event.data["id"], by="ann", reason="why not")
-        assert [state for state, _ in told] == ["requested", "answered"]
-        asked, answered = (data for _, data in told)
+        assert [state for state, _ in outline] == ["requested", "answered"]
+        asked, answered = (data for _, data in outline)
         assert (asked["question"], asked["assignee"], asked["id"]) == ("Really?", "ann", answered["id"])
         assert (answered["approved"], answered["answered_by"], answered["reason"]) == (True, "ann", "why not")
         assert await handle.result()
@@ -577,7 +580,7 @@ async def test_many_readers_of_many_runs_share_one_watcher():
 
 
 @pytest.mark.asyncio
-async def test_reading_without_following_ends_with_what_there_is():
+async def test_reading_without_follow_ends_with_the_events_so_far():
     async with Runtime(URL), Client(URL) as client:
         handle = await client.start("events-waiting")
         assert [event async for event in client.events(handle.run_id, follow=False)] == []
@@ -585,7 +588,7 @@ async def test_reading_without_following_ends_with_what_there_is():
 
 
 @pytest.mark.asyncio
-async def test_a_reader_is_told_when_its_client_is_closed():
+async def test_closing_the_client_ends_its_readers_with_an_error():
     async with Runtime(URL):
         client = Client(URL)
         handle = await client.start("events-waiting")
@@ -597,7 +600,7 @@ async def test_a_reader_is_told_when_its_client_is_closed():
 
 
 @pytest.mark.asyncio
-async def test_a_reader_is_told_when_its_runtime_is_closed():
+async def test_closing_the_runtime_ends_its_readers_with_an_error():
     async with Runtime(URL) as runtime:
         handle = await runtime.start(waiting)
         first = asyncio.ensure_future(anext(handle.events()))

@@ -43,16 +43,16 @@ def test_money_has_cents_at_least_and_millionths_at_most(nano_usd: int, words: s
         (Usage(calls=2, nano_usd=5_000_000, unpriced=1), "$0.005 or more (1 of unknown price)", "$0.005+"),
     ],
 )
-def test_what_is_not_known_of_a_cost_is_said(used: Usage, words: str, brief: str):
+def test_unknown_costs_are_mentioned(used: Usage, words: str, brief: str):
     assert (format_cost(used), format_brief_cost(used)) == (words, brief)
 
 
-def test_tokens_of_the_providers_cache_are_told():
+def test_cached_tokens_are_mentioned():
     used = Usage(calls=1, input_tokens=1200, output_tokens=56, cached_tokens=800, nano_usd=1_200_000)
     assert format_tokens_and_cost(used) == "1,200 tokens in (800 cached), 56 out, $0.0012"
 
 
-def test_what_is_left_of_a_budget_is_exact_and_never_negative():
+def test_the_rest_of_a_budget_is_exact_and_never_negative():
     used = Usage(calls=3, input_tokens=900, output_tokens=200, nano_usd=30_000_000, seconds=90.5)
     told = RunUsage(used, Budget(usd=0.05, tokens=1000, turns=3, seconds=600).to_limits())
     assert remaining_to_json(told) == {"usd": 0.02, "tokens": 0, "turns": 0, "seconds": 509.5}
@@ -61,7 +61,7 @@ def test_what_is_left_of_a_budget_is_exact_and_never_negative():
     )
 
 
-def test_the_limit_that_is_advised_is_enough_for_what_was_used():
+def test_the_suggested_limit_exceeds_the_used_amount():
     used = Usage(calls=3, input_tokens=90_000, nano_usd=333_333_333, seconds=0.5)
     told = RunUsage(used, Budget(usd=0.05, tokens=1000, turns=30_000_000_000, seconds=0.5).to_limits())
     assert {one.name: one.suggested_limit for one in list_budget_limits(told)} == {

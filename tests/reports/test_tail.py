@@ -54,7 +54,7 @@ def ended(*run_ids: str) -> Callable[[list[TailEvent]], bool]:
     return lambda found: {one.run_id for one in found if one.kind == "ended"} >= set(run_ids)
 
 
-async def test_everything_that_happens_is_told_once_and_in_order(tmp_path: Path):
+async def test_every_event_is_reported_once_and_in_order(tmp_path: Path):
     async with Runtime(f"sqlite:///{tmp_path / 'runs.db'}") as runtime, Client(runtime.url) as client:
         following = asyncio.create_task(until(client, ended("tailed-1", "tailed--1", "tailed-waiting-1")))
         await asyncio.sleep(0)
@@ -85,7 +85,7 @@ async def test_everything_that_happens_is_told_once_and_in_order(tmp_path: Path)
         assert {one.run_id for one in only} == {"tailed--1"}
 
 
-async def test_a_run_that_waited_before_is_told_of_when_it_goes_on(tmp_path: Path):
+async def test_a_waiting_run_is_reported_when_it_continues(tmp_path: Path):
     async with Runtime(f"sqlite:///{tmp_path / 'runs.db'}") as runtime, Client(runtime.url) as client:
         waiting = await tailed_waiting.start(2)
         while (await client.get("tailed-waiting-2")).state is not RunState.WAITING:  # noqa: ASYNC110
@@ -96,7 +96,7 @@ async def test_a_run_that_waited_before_is_told_of_when_it_goes_on(tmp_path: Pat
         assert [one.kind for one in await following] == ["signal", "ended"]
 
 
-async def test_a_takeover_is_told(tmp_path: Path):
+async def test_a_takeover_is_reported(tmp_path: Path):
     now = [1000.0]
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     store = SqliteStore(tmp_path / "runs.db", clock=lambda: now[0])
@@ -127,7 +127,7 @@ async def test_a_takeover_is_told(tmp_path: Path):
         await connections.close()
 
 
-async def test_what_was_told_is_not_told_again():
+async def test_seen_events_are_not_reported_again():
     at = datetime(2026, 11, 16, tzinfo=UTC)
     one = TailEvent(at, "r", "w", RunState.RUNNING, "step", 1, "a", "", None, {})
     told = SeenEvents(max_count=1)
@@ -136,7 +136,7 @@ async def test_what_was_told_is_not_told_again():
     assert told.add_if_new(one)  # it is too long ago to be remembered
 
 
-async def test_more_runs_than_are_kept_in_mind_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_more_runs_than_are_tracked_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tail_module, "MAX_TRACKED_RUNS", 60)
     store = SqliteStore(tmp_path / "runs.db")
     await store.open()

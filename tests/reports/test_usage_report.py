@@ -34,7 +34,7 @@ async def asker() -> str:
     return await is_it("so")
 
 
-def test_each_call_is_told_with_its_own_agent_and_the_model_that_answered() -> None:
+def test_each_call_counts_for_its_own_agent_and_the_model_that_answered() -> None:
     async def main() -> None:
         async with Runtime(URL):
             result = await boss.run("Go.")
@@ -73,7 +73,7 @@ def test_each_call_is_told_with_its_own_agent_and_the_model_that_answered() -> N
 
 def test_days_are_those_of_utc_and_must_be_in_order() -> None:
     async def main() -> None:
-        async with Client(URL) as client:
+        async with Runtime(URL), Client(URL) as client:
             night = datetime(2026, 11, 2, 1, 0, tzinfo=timezone(timedelta(hours=2)))
             report = await client.usage_report(night, datetime(2026, 11, 5, tzinfo=UTC))
             assert (report.since, report.until) == (date(2026, 11, 1), date(2026, 11, 5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -29,8 +30,11 @@ from holdfast import (
     InputError,
     Queue,
     RunFailed,
+    RunNotFound,
     SettleRefused,
     StepOutcomeUnknown,
+    UnknownQueue,
+    UnknownWorkflow,
     UsageError,
     ask,
     step,
@@ -38,7 +42,7 @@ from holdfast import (
     workflow,
 )
 from holdfast.client.http.client import HttpClient
-from holdfast.client.http.problems import PARSERS
+from holdfast.client.http.problems import ERRORS_BY_TYPE, error_from_problem
 from holdfast.client.http.resources import HttpAddresses, HttpKeys, HttpMemory, HttpPolicies, HttpQueues, HttpSchedules
 from holdfast.client.resources import (
     ClientAddresses,
@@ -47,15 +51,6 @@ from holdfast.client.resources import (
     ClientPolicies,
     ClientQueues,
     ClientSchedules,
-)
-from holdfast.client.store_client import StoreClient
-from holdfast.client.store_resources import (
-    StoreAddresses,
-    StoreKeys,
-    StoreMemory,
-    StorePolicies,
-    StoreQueues,
-    StoreSchedules,
 )
 from holdfast.server.http.problems import _PROBLEMS_BY_ERROR
 from holdfast.testing import ScriptedModel, call
@@ -168,7 +163,7 @@ async def both(worker: bool = True) -> AsyncIterator[tuple[Client, Client]]:
         async with running_worker(served):
             if worker:
                 await stack.enter_async_context(running_worker(served))
-        store = StoreClient(connections=tenant.connection)
+        store = Client.from_connections(tenant.connection)
         yield store, await stack.enter_async_context(Client(server.address))
 
 
@@ -196,42 +191,123 @@ async def ended(client: Client, run_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("contract", "implementations"),
+    ("over_store", "over_http"),
     [
-        (Client, [StoreClient, HttpClient]),
-        (ClientMemory, [StoreMemory, HttpMemory]),
-        (ClientSchedules, [StoreSchedules, HttpSchedules]),
-        (ClientQueues, [StoreQueues, HttpQueues]),
-        (ClientAddresses, [StoreAddresses, HttpAddresses]),
-        (ClientPolicies, [StorePolicies, HttpPolicies]),
-        (ClientKeys, [StoreKeys, HttpKeys]),
+        (Client, HttpClient),
+        (ClientMemory, HttpMemory),
+        (ClientSchedules, HttpSchedules),
+        (ClientQueues, HttpQueues),
+        (ClientAddresses, HttpAddresses),
+        (ClientPolicies, HttpPolicies),
+        (ClientKeys, HttpKeys),
     ],
 )
-async def test_store_and_server_implement_all_that_a_client_has(contract: type, implementations: list[type]) -> None:
-    """A method of a client that only raises ``NotImplementedError``, or is abstract, is there in both."""
-    for name, member in inspect.getmembers(contract):
-        function = member.fget if isinstance(member, property) else member
-        is_left_open = getattr(function, "__isabstractmethod__", False) or (
-            inspect.isfunction(function) and "NotImplementedError" in function.__code__.co_names
-        )
-        for implementation in implementations:
-            assert not is_left_open or getattr(implementation, name) is not member, f"{implementation} lacks {name}"
-    assert not any(map(inspect.isabstract, implementations))
-
-
-async def test_both_clients_have_the_same_signatures() -> None:
-    for implementation in (StoreClient, HttpClient):
-        for name, member in inspect.getmembers(Client, inspect.isfunction):
-            if not name.startswith("_") and not name.endswith("_sync"):
-                here, there = inspect.signature(member), inspect.signature(getattr(implementation, name))
-                assert here.parameters == there.parameters, f"{implementation.__name__}.{name}"
+async def test_http_overrides_every_method_that_uses_the_store(over_store: type, over_http: type) -> None:
+    for name, method in inspect.getmembers(over_store, inspect.isfunction):
+        if name in ("__init__", "_use_connections"):
+            continue
+        uses_store = not {"_provider", "connections"}.isdisjoint(method.__code__.co_names)
+        assert not uses_store or getattr(over_http, name) is not method, f"{over_http.__name__} lacks {name}"
+        if not name.startswith("_") and not name.endswith("_sync"):
+            declared, implemented = inspect.signature(method), inspect.signature(getattr(over_http, name))
+            assert declared.parameters == implemented.parameters, f"{over_http.__name__}.{name}"
 
 
 async def test_every_error_of_a_server_is_raised_as_itself_by_the_client() -> None:
     for kind, (_, name, _) in _PROBLEMS_BY_ERROR.items():
         fields = {"run_id": "r", "approval_id": "a"}
-        error = PARSERS[name]("words", fields)
+        error = error_from_problem(ERRORS_BY_TYPE[name], "words", fields)
         assert isinstance(error, kind), name
+
+
+async def test_names_that_nothing_has_are_refused_alike() -> None:
+    async with both() as (store, http):
+        for client in (store, http):
+            for change in (client.disable, client.enable):
+                with pytest.raises(UnknownWorkflow, match=r"so nothing changed: did you mean 'http_echo'\?"):
+                    await change("http_eco")
+            with pytest.raises(UnknownQueue, match=r"so nothing changed: did you mean 'default'\?"):
+                await client.queues.pause("defalt")
+        assert await store.disabled_workflows() == {}
+        assert await store.queues.list() == []
+        assert await http.disable("later", allow_unknown=True)
+        assert not await store.disable("later")  # it is known now
+        assert await http.enable("later")
+        assert await http.queues.pause("later", allow_unknown=True)
+        assert not await store.queues.pause("later")
+        await http.options(queue="aside", delay=60).start("http_echo", 1)
+        assert await http.queues.pause("aside")  # a run is in it
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.queues.set("llm", concurrency=0),
+        lambda client: client.queues.set("llm", concurrency="x"),
+        lambda client: client.queues.set("llm", key_concurrency=-3),
+        lambda client: client.queues.set("llm", rate=5.5),
+        lambda client: client.queues.set("llm", key_rate="often"),
+        lambda client: client.addresses.set("box", max_deliveries=0),
+        lambda client: client.addresses.set("box", webhook_timeout=10_000),
+        lambda client: client.prune("1 day", keep=-1),
+        lambda client: client.options(id="").start("http_echo", 1),
+        lambda client: client.fork("some-run", id=""),
+        lambda client: client.describe("some-run", limit=0),
+        lambda client: client.usage("nope"),
+    ],
+)
+async def test_arguments_that_cannot_work_are_refused_alike(call: Callable[[Client], Coroutine[Any, Any, Any]]) -> None:
+    async with both() as (store, http):
+        await store.options(id="some-run").start("http_echo", 1)
+        over_store, over_http = await what_it_raises(call(store)), await what_it_raises(call(http))
+        assert over_store[:2] == over_http[:2]
+        assert over_store[0] in (UsageError, RunNotFound)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"catch_up": "lst"},
+        {"overlap": "never"},
+        {"max_catch_up": 0},
+        {"priority": 10**12},
+        {"priority": "high"},
+        {"tags": "one"},
+        {"max_deliveries": 0},
+        {"start": datetime(2030, 1, 1)},
+        {"every": 0},
+        {"every": timedelta(0)},
+        {"every": "soon"},
+        {"cron": "0 0 * * *"},
+        {"every": None},
+        {"name": ""},
+        {"key": True},
+        {"queue": ""},
+    ],
+)
+async def test_schedule_options_that_cannot_work_are_refused_alike(options: dict[str, Any]) -> None:
+    async with both() as (store, http):
+        given = {"name": "nightly", "workflow": "http_echo", "every": 60, "args": [1], **options}
+        over_store = await what_it_raises(store.schedules.create(**given))
+        assert over_store[0] is UsageError
+        assert over_store == await what_it_raises(http.schedules.create(**given))
+
+
+async def test_ids_are_generated_alike() -> None:
+    async with both() as (store, http):
+        for client in (store, http):
+            generated = r"-[0-9a-f]{11}-[0-9a-f]{10}"
+            run = await client.start("http_echo", 1)
+            assert re.fullmatch(f"http_echo{generated}", run.run_id)
+            [many] = await client.start_many("http_echo", [[1]])
+            assert many.startswith("http_echo-")
+            assert re.fullmatch(f"box{generated}", (await client.send("box", 1)).run_id)
+            await run.result(30)
+            assert (await client.fork(run.run_id)).run_id.startswith(f"{run.run_id}-fork-")
+            await client.schedules.create("nightly", "http_echo", every=6000, args=[1])
+            triggered = await client.schedules.trigger("nightly")
+            assert triggered.startswith("nightly")
+            assert "-by-hand-" in triggered
 
 
 # Values

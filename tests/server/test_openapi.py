@@ -44,7 +44,7 @@ def test_every_reference_resolves_and_has_a_readable_name(document: dict[str, An
     names = document["components"]["schemas"]
     assert [name for name in names if not re.fullmatch(r"[A-Z][A-Za-z]+", name)] == []
     run = names["RunInfo"]["properties"]
-    assert run["stall_advice"]["description"].startswith("Why it does not go on")
+    assert run["stall_advice"]["description"].startswith("Why it does not continue")
 
 
 def test_optional_fields_of_bodies_have_no_default_in_the_schema(

@@ -97,7 +97,7 @@ async def test_a_change_over_http_reaches_the_followers_of_the_overview():
     async with running_live_server() as server, server.stream("/v1/changes") as stream:
         assert (await anext(stream))[1]["disabled"] == []
         async with httpx2.AsyncClient(base_url=server.address) as http:
-            await http.post("/v1/agents/something/disable")
+            await http.post("/v1/agents/something/disable", json={"allow_unknown": True})
         assert (await anext(stream))[1]["disabled"] == ["something"]
 
 

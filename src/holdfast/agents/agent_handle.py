@@ -11,7 +11,7 @@ from holdfast.admission.durations import Duration
 from holdfast.agents.conversation import InstructionsBuilder, RecordedMessages
 from holdfast.agents.sessions import read_messages
 from holdfast.client.handle import Handle
-from holdfast.client.store_runs import StoreRuns
+from holdfast.client.run_operations import RunOperations
 from holdfast.errors import UsageError
 from holdfast.reports.agent_result import AgentResult
 from holdfast.services.store_provider import StoreProvider
@@ -34,7 +34,7 @@ class AgentHandle(Handle[AgentResult[T]]):
         decode: Callable[..., AgentResult[T]],
         build_instructions: InstructionsBuilder,
     ) -> None:
-        super().__init__(StoreRuns(provider, partial(decode, subject=f"the result of run {run_id!r}")), run_id)
+        super().__init__(RunOperations(provider, partial(decode, subject=f"the result of run {run_id!r}")), run_id)
         self._provider = provider
         self._build_instructions = build_instructions
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.tools import ToolDefinition
 
-    from holdfast.reports.recorded_reply import RecordedReply
+    from holdfast.reports.recorded_reply import ModelCallReport
 
 T = TypeVar("T")
 
@@ -138,9 +138,11 @@ class OutputSpec:
         """The value of a final answer. Raises ``UnreadableRecord`` if it does not, or no longer, fit the type."""
         return self._decode_answer(response.text or "", [call.args for call in _find_calls(response, ANSWER_TOOL)])
 
-    def read_plain(self, reply: RecordedReply) -> Any:
+    def read_plain(self, reply: ModelCallReport) -> Any:
         """The same, without the model library."""
-        return self._decode_answer(reply.text, [call.args for call in reply.tool_calls if call.name == ANSWER_TOOL])
+        return self._decode_answer(
+            reply.text, [call.raw_arguments for call in reply.tool_calls if call.name == ANSWER_TOOL]
+        )
 
     def _decode_answer(self, text: str, calls: Sequence[RawArguments]) -> Any:
         if self.is_text:

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from holdfast.authoring.runtime import Runtime, StepStoreProvider
 from holdfast.authoring.step import invoke
-from holdfast.client.store_resources import StoreMemory
+from holdfast.client.resources import ClientMemory
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, get_current_execution
 from holdfast.engine.definitions import StepDefinition
@@ -48,7 +48,7 @@ class _CurrentStoreProvider(StoreProvider):
         await (await self._find()).change_memory(change)
 
 
-_outside_runs = StoreMemory(_CurrentStoreProvider(), run_sync)
+_outside_runs = ClientMemory(_CurrentStoreProvider(), run_sync)
 
 
 class WorkflowMemory(AsyncMemory):

@@ -30,7 +30,7 @@ from holdfast.authoring.workflow_options import (
     validate_version,
 )
 from holdfast.client.handle import Handle
-from holdfast.client.store_runs import StoreRuns
+from holdfast.client.run_operations import RunOperations
 from holdfast.codec import InputsCodec, codec_for, parse_template_fields
 from holdfast.core.execution import get_current_execution
 from holdfast.engine.definitions import WorkflowDefinition
@@ -176,7 +176,7 @@ class Workflow(Generic[P, R]):
     def get_handle(self, provider: StoreProvider, run_id: str) -> Handle[R]:
         """A handle to one of its runs."""
         decode = partial(self.definition.output_codec.decode, subject=self.definition.result_label)
-        return Handle(StoreRuns(provider, decode, [self.definition.namespace]), run_id)
+        return Handle(RunOperations(provider, decode, [self.definition.namespace]), run_id)
 
     @property
     def start_options(self) -> StartOptions:

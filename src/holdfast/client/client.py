@@ -1,6 +1,7 @@
-"""``Client``: runs by workflow name, in a store or over a Holdfast server. It imports none of the user's code.
+"""``Client``: runs by workflow name, in a store or on a Holdfast server. It imports none of the user's code.
 
-``Client(url)`` returns a ``StoreClient`` or an ``HttpClient``, whichever the URL means. The other one is not imported.
+``Client`` works on a store, with the functions in ``services`` and ``reports``. ``Client(url)`` returns an
+``HttpClient`` instead if the URL is that of a server: a subclass that overrides every operation with a request.
 """
 
 from __future__ import annotations
@@ -8,18 +9,22 @@ from __future__ import annotations
 import asyncio
 import builtins
 import copy
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from contextlib import aclosing
 from dataclasses import replace
-from datetime import date, datetime
-from typing import Any, Self, TypeVar, cast
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 from holdfast.admission.durations import Duration, duration_to_seconds
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
+from holdfast.client.admin_operations import AdminOperations
 from holdfast.client.delivery import Delivery
 from holdfast.client.handle import Handle
 from holdfast.client.http.server_endpoint import is_server_url
-from holdfast.client.listener import Listener, check_handler, check_listen_options, listen, serve
+from holdfast.client.listener import check_handler, check_listen_options, listen, serve
 from holdfast.client.resources import (
     ClientAddresses,
     ClientKeys,
@@ -29,31 +34,35 @@ from holdfast.client.resources import (
     ClientSchedules,
 )
 from holdfast.client.run_operations import RunOperations
+from holdfast.client.store_connections import LoopConnections
 from holdfast.client.sync_listener import SyncDelivery, listen_sync
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption
 from holdfast.core.states import RunState, parse_run_states
-from holdfast.errors import UsageError
-from holdfast.reports.budgets import BudgetInfo
-from holdfast.reports.dead_runs import DeadRun
-from holdfast.reports.events import Event
-from holdfast.reports.run_info import RunInfo
-from holdfast.reports.tail import TailEvent, TailFilter
-from holdfast.reports.usage_report import UsageReport
-from holdfast.services.audit_log import AuditEntry
-from holdfast.services.bulk_start import CallArguments
-from holdfast.services.forks import NOT_GIVEN
-from holdfast.services.health import DisabledWorkflow, Health
-from holdfast.services.journal_files import Journal
-from holdfast.services.retention import PruneReport
-from holdfast.services.run_start import StartOptions, make_start_options
-from holdfast.services.workers import WorkerInfo
-from holdfast.stores.contract import RunFilter
-from holdfast.sync_methods import is_loop_running, run_sync, sync_method
+from holdfast.errors import StoreNotFound, UsageError
+from holdfast.reports.run_info import RunInfo, read_run_infos
+from holdfast.reports.tail import TailEvent, TailFilter, read_tail
+from holdfast.services.addresses import send_to_address
+from holdfast.services.bulk_start import CallArguments, start_many
+from holdfast.services.forks import NOT_GIVEN, fork_run
+from holdfast.services.input_validation import bind_inputs
+from holdfast.services.run_start import StartOptions, build_new_run, find_spec, make_start_options, resolve_start
+from holdfast.stores.contract import DEFAULT_NAMESPACE, RunFilter, Store
+from holdfast.stores.operations import StartRun
+from holdfast.stores.queues import NewQueue
+from holdfast.stores.urls import create_store, redact_url, resolve_store_url, split_namespace, with_namespace
+from holdfast.sync_methods import run_sync, sync_iterator, sync_method
+
+if TYPE_CHECKING:
+    from holdfast.client.http.listener import HttpListener
 
 T = TypeVar("T")
 
 
-class Client(RunOperations):
+def _get_run_id(handle: Handle[Any]) -> str:
+    return handle.run_id
+
+
+class Client(RunOperations, AdminOperations):
     """Starts, follows, and signals runs of workflows that workers elsewhere execute.
 
     It connects when it is first used, and again when it is used under another event loop. ``close`` it, or use it as
@@ -91,16 +100,16 @@ class Client(RunOperations):
     _options = StartOptions()
 
     def __new__(cls, url: str | None = None, *_: Any, **__: Any) -> Self:
-        """An instance of the subclass that the URL means; its ``__init__`` gets the same arguments."""
+        """An ``HttpClient`` for the URL of a server; its ``__init__`` gets the same arguments."""
         if cls is not Client:
             return super().__new__(cls)
         if url is not None and not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"Client({url!r}): the URL is a text, such as 'sqlite:///runs.db' or 'https://...'")
-        if is_server_url(url):
-            from holdfast.client.http.client import HttpClient as Implementation
-        else:
-            from holdfast.client.store_client import StoreClient as Implementation
-        return cast("Self", object.__new__(Implementation))
+        if not is_server_url(url):
+            return super().__new__(cls)
+        from holdfast.client.http.client import HttpClient
+
+        return cast("Self", object.__new__(HttpClient))
 
     def __init__(
         self,
@@ -111,7 +120,36 @@ class Client(RunOperations):
         encryption: Encryption | None = None,
         api_key: str | None = None,
         insecure: bool = False,
-    ) -> None: ...
+    ) -> None:
+        connections = LoopConnections(resolve_store_url(url, namespace), partial(create_store, encryption=encryption))
+        if api_key is not None or insecure:
+            option = "api_key" if api_key is not None else "insecure"
+            store = redact_url(connections.url)
+            raise UsageError(f"Client({option}=...) is for a Holdfast server (https://...), and {store} is a store")
+        self._use_connections(connections, max_value)
+
+    @classmethod
+    def from_connections(cls, connections: LoopConnections) -> Client:
+        """A client that shares connections to a store; ``close`` closes them."""
+        client = object.__new__(Client)
+        client._use_connections(connections, DEFAULT_MAX_VALUE_BYTES)
+        return client
+
+    def _use_connections(self, connections: LoopConnections, max_value: int) -> None:
+        super().__init__(connections, max_value=max_value)
+        self.url = redact_url(connections.url)
+        self.connections = connections
+        database_url, namespace = split_namespace(connections.url)
+        self._default_connections = connections.for_url(with_namespace(database_url, DEFAULT_NAMESPACE))
+        """Connections to the default namespace of the same database, which holds the API keys."""
+        self.memory = ClientMemory(connections, self._run_sync, max_value)
+        self.schedules = ClientSchedules(connections, self._run_sync)
+        self.queues = ClientQueues(connections, self._run_sync)
+        self.addresses = ClientAddresses(connections, self._run_sync)
+        self.policies = ClientPolicies(connections, self._run_sync)
+        self.keys = ClientKeys(self._default_connections, self._run_sync, namespace or DEFAULT_NAMESPACE)
+        self._announced_queues: WeakKeyDictionary[Store, WeakSet[Queue]] = WeakKeyDictionary()
+        """The queues whose limits were announced, by connection."""
 
     def options(
         self,
@@ -163,11 +201,15 @@ class Client(RunOperations):
 
     async def open(self, timeout: Duration | None = None) -> None:
         """Connect now, not with the first call. A server gets ``timeout`` to answer; default: some retries."""
-        raise NotImplementedError
+        try:
+            await self.connections.store()
+        except StoreNotFound:
+            pass  # a first write creates it, and anything else raises this again
 
     async def close(self) -> None:
         """Disconnect. The client connects again if it is used again."""
-        raise NotImplementedError
+        await self.connections.close()
+        await self._default_connections.close()
 
     # Starting runs
 
@@ -176,7 +218,13 @@ class Client(RunOperations):
         return self.handle(await self._start(workflow, args, kwargs))
 
     async def _start(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        raise NotImplementedError
+        store = await self.connections.created_store()
+        spec = await find_spec(store, workflow, self._options.version)
+        inputs = bind_inputs(spec, args, kwargs)
+        await self._announce_queue(store, self._options.queue)
+        new = build_new_run(spec, inputs, self._options, now=store.now(), max_value=self.max_value)
+        [answer] = await store.commit([StartRun(new)])
+        return resolve_start(answer, new).id
 
     async def start_many(self, workflow: str, calls: Iterable[CallArguments]) -> list[str]:
         """Start (or join) a run for each of ``calls``, a thousand in one commit, and return their ids in order.
@@ -184,7 +232,19 @@ class Client(RunOperations):
         A call is a tuple of arguments, or a mapping of them. If one cannot be started, this raises what ``start`` would
         raise, and those before it are started. With an id template, the same call may then be made again.
         """
-        raise NotImplementedError
+        store = await self.connections.created_store()
+        spec = await find_spec(store, workflow, self._options.version)
+        await self._announce_queue(store, self._options.queue)
+        return await start_many(store, spec, calls, self._options, self.max_value)
+
+    async def _announce_queue(self, store: Store, queue: str | Queue | None) -> None:
+        """Declare the limits of a queue, if the client was given some, before a run is in it."""
+        if not isinstance(queue, Queue):
+            return
+        announced = self._announced_queues.setdefault(store, WeakSet())
+        if queue not in announced:
+            await store.queues.declare([NewQueue(queue.name, queue.limits)])
+            announced.add(queue)
 
     async def send(
         self, address: str, payload: Any = None, *, deadline: Duration | None = None, id: str | None = None
@@ -210,7 +270,12 @@ class Client(RunOperations):
         return self.handle(await self._send(address, payload, options, deadline_s))
 
     async def _send(self, address: str, payload: Any, options: StartOptions, deadline_s: float | None) -> str:
-        raise NotImplementedError
+        store = await self.connections.created_store()
+        await self._announce_queue(store, options.queue)
+        run, _ = await send_to_address(
+            store, address, payload, options, deadline_s=deadline_s, max_value=self.max_value
+        )
+        return run.id
 
     async def run(self, workflow: str, /, *args: Any, **kwargs: Any) -> Any:
         """Start a run and wait for its result: plain data, or the ``AgentResult`` of an agent with plain data in it."""
@@ -240,15 +305,15 @@ class Client(RunOperations):
             state: one of the run states, or several.
             workflow: the workflow's name.
             tag: a tag of the run.
-            text: something in its id, its workflow's name, its tags or its error.
+            text: part of its id, its workflow's name, its tags, or its error.
             parent: the id of the run that started it.
             id_prefix: how its id begins.
             created_after: created at this time or later (a time with a time zone).
             created_before: created earlier than this.
             limit: maximum number of results.
-            before: the id of the last run of the page before, to go on from there.
+            before: the id of the last run of the previous page, to continue from there.
         """
-        where = RunFilter(
+        run_filter = RunFilter(
             states=parse_run_states(state),
             workflow=workflow,
             tag=tag,
@@ -258,10 +323,13 @@ class Client(RunOperations):
             created_after=None if created_after is None else created_after.timestamp(),
             created_before=None if created_before is None else created_before.timestamp(),
         )
-        return await self._list(where, limit, before)
+        return await self._list(run_filter, limit, before)
 
     async def _list(self, run_filter: RunFilter, limit: int, before: str | None) -> builtins.list[RunInfo]:
-        raise NotImplementedError
+        store = await self.connections.store()
+        key = None if before is None else (await self.connections.read(before)).key
+        rows = await store.list_runs(run_filter, limit=limit, before_key=key)
+        return await read_run_infos(store, rows, allow_stale_usage=True)
 
     def tail(
         self,
@@ -271,145 +339,54 @@ class Client(RunOperations):
         state: RunState | str | Collection[RunState | str] = (),
         since: datetime | None = None,
     ) -> AsyncGenerator[TailEvent]:
-        """What happens in all runs, as it happens: ``async for one in client.tail():``. It goes on until it is closed.
+        """What happens in all runs, as it happens: ``async for event in client.tail():``. It continues until closed.
 
-        Runs that begin, steps that end, answers, questions, failures, takeovers, ends; of one run, ``events`` tells
-        more. It goes on over broken connections and restarts of the server.
+        Runs that begin, steps that end, answers, approvals, failures, takeovers, and ends; for one run, ``events`` says
+        more. It continues across broken connections and restarts of the server.
 
         Args:
-            workflow: only of runs of this workflow.
-            tag: only of runs with this tag.
-            state: only of runs that are in this state, or in one of these, when it is told.
-            since: also what has happened since this time (a time with a time zone); from now on unless given.
+            workflow: only runs of this workflow.
+            tag: only runs with this tag.
+            state: only runs that are in this state, or in one of these, when the event is read.
+            since: include what has happened since this time (a time with a time zone); default: now.
         """
         return self._tail(TailFilter(workflow, tag, tuple(parse_run_states(state))), since)
 
-    def _tail(self, tail_filter: TailFilter, since: datetime | None) -> AsyncGenerator[TailEvent]:
-        raise NotImplementedError
-
-    async def usage_report(
-        self, since: date | None = None, until: date | None = None, *, workflow: str | None = None
-    ) -> UsageReport:
-        """What the model calls of all runs have used, by day, agent and model; and how many runs were created.
-
-        Args:
-            since: the first day, of UTC; 29 days before the last one unless given.
-            until: the last day, included; today unless given.
-            workflow: only what runs of this agent or workflow have used.
-        """
-        raise NotImplementedError
-
-    async def budget(self, run_id: str) -> BudgetInfo:
-        """What a run may use and has used, with the budgets above it and the runs that it has started."""
-        raise NotImplementedError
-
-    async def retry(self, run_id: str, *, run_again: bool = False, version: str | None = None) -> None:
-        """Let a failed, cancelled or dead run go on from where it went wrong.
-
-        The records that ended it are taken back from its journal, with what the workflow did because of them; a run
-        that it had started, and that failed, is retried as well. If a ``once`` step would thereby run a second time,
-        ``run_again=True`` says that it may. ``version`` lets the code of another version of its workflow go on with it
-        (not with the runs that it had started). Raises ``RetryRefused`` if the run cannot go on.
-        """
-        raise NotImplementedError
-
-    async def settle(
-        self, run_id: str, step: int | str, output: Any = NOT_GIVEN, *, happened: bool = True, by: str | None = None
-    ) -> None:
-        """Say what came of a ``once`` step whose worker died in it, and let the run go on that failed because of it.
-
-        With ``output``, the step has returned that: it is recorded as its outcome, and the step does not run again.
-        With ``happened=False``, it did not happen, and is run again; no other ``once`` step is. A value that the step
-        cannot have returned is found out by the worker: the run then fails as before, and can be settled anew.
-
-        Args:
-            run_id: the run whose step it is. If another run has failed because of this one's failure, retry that
-                afterwards.
-            step: its number, as ``holdfast show`` tells it, or its name.
-            output: what it has returned; ``None``, if it returns nothing.
-            happened: whether it has happened at all.
-            by: who says so, kept with the record; the user of this process, or the server's key, unless given.
-
-        Raises ``SettleRefused`` if the step's outcome is known, if that is not what ended the run, if the run goes on,
-        and if another ``once`` step, which the run has come to since, would thereby run a second time.
-        """
-        raise NotImplementedError
-
-    async def dead(
-        self, *, workflow: str | None = None, limit: int = 50, before: str | None = None
-    ) -> builtins.list[DeadRun]:
-        """Runs whose workers died too often while they held nothing else, newest first, and what was in flight.
-
-        They are left alone until somebody retries them (``retry``).
-
-        Args:
-            workflow: only those of this workflow.
-            limit: maximum number of results.
-            before: the id of the last one of the page before, to go on from there.
-        """
-        raise NotImplementedError
-
-    async def prune(
-        self,
-        older_than: Duration,
-        *,
-        state: RunState | str | Collection[RunState | str] = (),
-        workflow: str | None = None,
-        keep: int = 0,
-        unclaimed: bool = False,
-        run_ids: Collection[str] | None = None,
-        dry_run: bool = False,
-        report: PruneReport | None = None,
-    ) -> PruneReport:
-        """Delete runs that ended longer ago than that, with all that belongs to them; never one that is still needed.
-
-        A run goes with its family (the runs that it has started, and the one that started it) and with its
-        conversation, or stays with them: as long as one of them has not ended, or has ended since. In short
-        transactions, so that workers are not held up; stopped in the middle, it goes on the next time.
-
-        Args:
-            older_than: seconds, a ``timedelta``, or words such as ``30 days``; 0: whenever they ended.
-            state: the states of those that are deleted; completed and cancelled ones unless given.
-            workflow: only those of this workflow.
-            keep: number of newest runs of each workflow to keep.
-            unclaimed: also those whose result nobody has had, because the process that started them was killed.
-            run_ids: only these.
-            dry_run: delete nothing, only tell.
-            report: updated after every batch, so that it is complete if you interrupt this; by a server, at the end.
-        """
-        raise NotImplementedError
-
-    async def export(self, run_id: str) -> Journal:
-        """A run outside its store, as it is now: its row and all that is recorded of it, for ``replay`` and files."""
-        raise NotImplementedError
+    async def _tail(self, tail_filter: TailFilter, since: datetime | None) -> AsyncGenerator[TailEvent]:
+        start = await self.connections.now() if since is None else since.timestamp()
+        async with aclosing(read_tail(self.connections, tail_filter, start)) as events:
+            async for event in events:
+                yield event
 
     async def fork(
         self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
     ) -> Handle[Any]:
-        """A new run that shares what was recorded of another one before a step.
+        """A new run that shares the records of another one up to a step.
 
         Args:
-            run_id: the run to begin like.
-            at: the step to go on from: its number (see ``holdfast show``), or its name if only one has it. It runs
-                again. Without it, everything that is recorded is shared.
-            with_output: what the step is taken to have returned; then it does not run again.
-            id: the id of the new run; made up unless given.
+            run_id: the run to fork.
+            at: the step to continue from: its number (see ``holdfast show``), or its name if only one step has it. It
+                runs again. Without ``at``, the fork shares all records.
+            with_output: use this as the output of the step; then the step does not run again.
+            id: the id of the new run; default: generated.
         """
         return self.handle(await self._fork(run_id, at=at, with_output=with_output, id=id))
 
     async def _fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
-        raise NotImplementedError
+        store = await self.connections.store()
+        run = await fork_run(store, run_id, at=at, with_output=with_output, new_id=id, max_value=self.max_value)
+        return run.id
 
     def listen(self, address: str, *, concurrency: int = 1, name: str | None = None) -> AsyncGenerator[Delivery]:
-        """Deliveries of what is sent to an address, as they come: ``async for delivery in client.listen("pipeline"):``.
+        """Deliveries of an address, as they come: ``async for delivery in client.listen("pipeline"):``.
 
-        It goes on over broken connections and restarts of the server, until the loop is left. What is held is kept by
-        heartbeats. Raises ``Unauthenticated`` and ``NotAllowed`` if the server does not let this key listen.
+        It continues across broken connections and restarts of the server, until you leave the loop. Heartbeats keep
+        the claimed deliveries. Raises ``Unauthenticated`` and ``NotAllowed`` if this key may not listen there.
 
         Args:
-            address: where to listen. One that nobody has used is there from now on.
-            concurrency: how many deliveries can be held; the next one comes when one of them is over.
-            name: what people call this process; its host and number unless given.
+            address: where to listen. An address exists as soon as it is used.
+            concurrency: how many deliveries can be claimed at once; the next one comes when one of them has ended.
+            name: what people call this process; default: its host and process id.
         """
         check_listen_options(address, concurrency, name)
         return listen(self._create_listener(address, concurrency=concurrency, name=name), concurrency=concurrency)
@@ -424,7 +401,7 @@ class Client(RunOperations):
     ) -> None:
         """Call an async function with each delivery of an address, and end its run with what it returns.
 
-        Goes on until it is cancelled, and gives back then what it holds. Arguments as for ``listen``.
+        Continues until it is cancelled, and then releases the deliveries that it holds. Arguments as for ``listen``.
         """
         check_listen_options(address, concurrency, name)
         check_handler(handler)
@@ -433,7 +410,7 @@ class Client(RunOperations):
     def listen_sync(self, address: str, *, concurrency: int = 1, name: str | None = None) -> Iterator[SyncDelivery]:
         """``listen`` without an event loop: ``for delivery in client.listen_sync("pipeline"): with delivery: ...``.
 
-        The connection and the heartbeats live on a thread beside, so that a function that blocks loses nothing.
+        The connection and the heartbeats live on a thread of their own, so a function that blocks loses no delivery.
         """
         check_listen_options(address, concurrency, name)
         return listen_sync(
@@ -442,56 +419,21 @@ class Client(RunOperations):
             concurrency=concurrency,
         )
 
-    def _create_listener(self, address: str, *, concurrency: int, name: str | None) -> Listener:
+    def _create_listener(self, address: str, *, concurrency: int, name: str | None) -> HttpListener:
         """A new listener, which belongs to the event loop that first uses it."""
-        raise NotImplementedError
-
-    async def workers(self) -> builtins.list[WorkerInfo]:
-        """The processes that take up runs: those that are live, and those that unfinished runs refer to."""
-        raise NotImplementedError
-
-    async def health(self) -> builtins.list[Health]:
-        """How it is with every agent and workflow that is known: who serves it, by its workers' heartbeats."""
-        raise NotImplementedError
-
-    async def inputs_schema(self, workflow: str, *, version: str | None = None) -> Mapping[str, Any]:
-        """A JSON schema of the inputs of a workflow or an agent; an empty one if its workers have announced none.
-
-        A start is checked by it before anything is stored. Raises ``UnknownWorkflow``.
-
-        Args:
-            workflow: its name.
-            version: of its code; the newest that is served unless given.
-        """
-        raise NotImplementedError
-
-    async def disable(self, workflow: str, *, reason: str = "", by: str | None = None) -> bool:
-        """Stop a workflow or an agent everywhere: its runs stop at the next recorded point, and none is started.
-
-        It stays disabled until someone enables it, even if a policy had disabled it for the rest of the day. False
-        when it was disabled before.
-
-        Args:
-            workflow: its name.
-            reason: why, for others to read.
-            by: who does it; default: the user of the operating system, or the name of the API key.
-        """
-        raise NotImplementedError
-
-    async def enable(self, workflow: str) -> bool:
-        """Enable a workflow again: its runs continue; false when it was not disabled."""
-        raise NotImplementedError
-
-    async def disabled_workflows(self) -> dict[str, DisabledWorkflow]:
-        """The workflows and agents that are disabled: since when, by whom, and why."""
-        raise NotImplementedError
-
-    async def audit(self, limit: int = 100) -> builtins.list[AuditEntry]:
-        """Who asked servers for what, the newest first, at most ``limit``; also what was refused."""
-        raise NotImplementedError
+        raise UsageError(
+            f"{self.url} is a store, and deliveries are handed out by a server: start one over it with `holdfast "
+            f"serve`, and listen with Client('http://...'). Code that can reach the store itself needs no deliveries: "
+            f"make it a workflow"
+        )
 
     # The same, for code without an event loop
 
+    start_sync = sync_method(start, _get_run_id)
+    send_sync = sync_method(send, _get_run_id)
+    fork_sync = sync_method(fork, _get_run_id)
+    events_sync = sync_iterator(RunOperations.events)
+    tail_sync = sync_iterator(tail)
     start_many_sync = sync_method(start_many)
     run_sync = sync_method(run)
     wait_sync = sync_method(RunOperations.wait)
@@ -506,74 +448,36 @@ class Client(RunOperations):
     approve_sync = sync_method(RunOperations.approve)
     deny_sync = sync_method(RunOperations.deny)
     usage_sync = sync_method(RunOperations.usage)
-    usage_report_sync = sync_method(usage_report)
+    usage_report_sync = sync_method(AdminOperations.usage_report)
     plan_sync = sync_method(RunOperations.plan)
-    budget_sync = sync_method(budget)
+    budget_sync = sync_method(RunOperations.budget)
     describe_sync = sync_method(RunOperations.describe)
     conversation_sync = sync_method(RunOperations.conversation)
     tree_sync = sync_method(RunOperations.tree)
     set_budget_sync = sync_method(RunOperations.set_budget)
-    retry_sync = sync_method(retry)
-    settle_sync = sync_method(settle)
-    dead_sync = sync_method(dead)
-    prune_sync = sync_method(prune)
-    export_sync = sync_method(export)
-    workers_sync = sync_method(workers)
-    health_sync = sync_method(health)
-    inputs_schema_sync = sync_method(inputs_schema)
-    disable_sync = sync_method(disable)
-    enable_sync = sync_method(enable)
-    disabled_workflows_sync = sync_method(disabled_workflows)
-    audit_sync = sync_method(audit)
+    retry_sync = sync_method(RunOperations.retry)
+    settle_sync = sync_method(RunOperations.settle)
+    dead_sync = sync_method(AdminOperations.dead)
+    prune_sync = sync_method(AdminOperations.prune)
+    export_sync = sync_method(RunOperations.export)
+    workers_sync = sync_method(AdminOperations.workers)
+    health_sync = sync_method(AdminOperations.health)
+    inputs_schema_sync = sync_method(AdminOperations.inputs_schema)
+    disable_sync = sync_method(AdminOperations.disable)
+    enable_sync = sync_method(AdminOperations.enable)
+    disabled_workflows_sync = sync_method(AdminOperations.disabled_workflows)
+    audit_sync = sync_method(AdminOperations.audit)
 
-    def start_sync(self, workflow: str, /, *args: Any, **kwargs: Any) -> str:
-        """``start`` without an event loop: returns the run's id."""
+    def _iterate_sync(self, events: AsyncGenerator[T]) -> Iterator[T]:
+        """Read events to their end in an event loop of its own, and disconnect."""
 
-        async def start() -> str:
-            return (await self.start(workflow, *args, **kwargs)).run_id
-
-        return self._run_sync(start())
-
-    def send_sync(
-        self, address: str, payload: Any = None, *, deadline: Duration | None = None, id: str | None = None
-    ) -> str:
-        """``send`` without an event loop: returns the run's id."""
-
-        async def send() -> str:
-            return (await self.send(address, payload, deadline=deadline, id=id)).run_id
-
-        return self._run_sync(send())
-
-    def fork_sync(
-        self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
-    ) -> str:
-        """``fork`` without an event loop: returns the new run's id."""
-
-        async def fork() -> str:
-            return (await self.fork(run_id, at=at, with_output=with_output, id=id)).run_id
-
-        return self._run_sync(fork())
-
-    def events_sync(self, run_id: str, after: str | None = None, *, follow: bool = True) -> Iterator[Event]:
-        """``events`` without an event loop: to be read with a plain ``for``."""
-        if is_loop_running():
-            raise UsageError("an event loop is running in this thread: use `async for event in client.events(...)`")
-        return self._iterate(self.events(run_id, after, follow=follow))
-
-    def tail_sync(self, **filters: Any) -> Iterator[TailEvent]:
-        """``tail`` without an event loop: to be read with a plain ``for``."""
-        if is_loop_running():
-            raise UsageError("an event loop is running in this thread: use `async for one in client.tail(...)`")
-        return self._iterate(self.tail(**filters))
-
-    def _iterate(self, events: AsyncGenerator[T]) -> Iterator[T]:
-        async def following() -> T | None:
+        async def read_next() -> T | None:
             return await anext(events, None)
 
         with asyncio.Runner() as runner:
             try:
-                while (one := runner.run(following())) is not None:
-                    yield one
+                while (event := runner.run(read_next())) is not None:
+                    yield event
             finally:
                 runner.run(self.close())
 

@@ -1,4 +1,4 @@
-"""Questions of a delivery to people: what is asked, and how an answer is read. The same as in a workflow's ``ask``."""
+"""Approvals of a delivery: the question, and how its answer is decoded. They work like a workflow's ``ask``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.services.approvals import Answer
 
 
 class InvalidAnswer(Exception):
-    """An answer that the form's own validators do not accept; the text says why."""
+    """The form's own validators reject the answer; the message says why."""
 
 
 class DeliveryApproval:
-    """One question."""
+    """A question to people, with its choices or its form."""
 
     def __init__(
         self, run_id: str, question: str, choices: Sequence[str], form: Any, assignee: str, timeout: float | None
@@ -44,48 +44,50 @@ class DeliveryApproval:
             try:
                 self._adapter = TypeAdapter(form)
                 self._schema = self._adapter.json_schema()
-            except PydanticUserError as unfit:
-                raise UsageError(f"ask(): form={form!r} cannot be filled in by people: {unfit.message}") from None
+            except PydanticUserError as error:
+                raise UsageError(f"ask(): form={form!r} cannot be filled in by people: {error.message}") from None
 
     def to_json(self, name: str, rejection: str = "") -> dict[str, Any]:
-        """What the server is told."""
-        given = {"name": name, "question": f"{self._question}\n\n{rejection}" if rejection else self._question}
-        wanted = {
+        """The request to the server."""
+        required = {"name": name, "question": f"{self._question}\n\n{rejection}" if rejection else self._question}
+        optional = {
             "choices": self._choices,
             "form": self._schema,
             "assignee": self._assignee,
             "timeout": self._timeout,
         }
-        return given | {key: value for key, value in wanted.items() if value not in (None, "", [])}
+        return required | {key: value for key, value in optional.items() if value not in (None, "", [])}
 
     def decode_answer(self, output: Any) -> Any:
-        """What a person has answered. Raises ``InvalidAnswer``, ``ApprovalDenied`` and ``ApprovalTimedOut``."""
+        """The person's answer. Raises ``InvalidAnswer``, ``ApprovalDenied``, and ``ApprovalTimedOut``."""
         if output is None:
             raise ApprovalTimedOut(
                 f"nobody answered {self._question!r} of run {self._run_id!r} within {self._timeout or 0:g} s. Catch "
                 f"ApprovalTimedOut to go on without an answer"
             )
         answer = Answer.from_payload(json.dumps(output).encode())
-        is_open = bool(self._choices) or self._schema is not None
+        has_value = bool(self._choices) or self._schema is not None
         if not answer.approved:
-            if not is_open:
+            if not has_value:
                 return False
-            why = f": {answer.reason}" if answer.reason else ""
+            reason = f": {answer.reason}" if answer.reason else ""
             raise ApprovalDenied(
-                f"{answer.answered_by or 'somebody'} said no to {self._question!r} of run {self._run_id!r}{why}",
+                f"{answer.answered_by or 'somebody'} said no to {self._question!r} of run {self._run_id!r}{reason}",
                 by=answer.answered_by,
                 reason=answer.reason,
             )
         if self._adapter is None:
-            return answer.value if is_open else True
+            return answer.value if has_value else True
         try:
             return self._adapter.validate_json(json.dumps(answer.value))
-        except ValidationError as unfit:
-            # The schema, by which the server has checked it, cannot tell everything that the type's validators can.
-            found = "; ".join(_format_error(error) for error in unfit.errors(include_url=False))
-            raise InvalidAnswer(f"The answer of {answer.answered_by or 'somebody'} was not accepted: {found}") from None
+        except ValidationError as invalid:
+            # The server checks the answer against the schema, which cannot express all checks of the type's validators.
+            errors = "; ".join(_format_error(error) for error in invalid.errors(include_url=False))
+            raise InvalidAnswer(
+                f"The answer of {answer.answered_by or 'somebody'} was not accepted: {errors}"
+            ) from None
 
 
 def _format_error(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"])
-    return f"{where}: {error['msg']}" if where else str(error["msg"])
+    path = ".".join(str(part) for part in error["loc"])
+    return f"{path}: {error['msg']}" if path else str(error["msg"])

@@ -1,49 +1,31 @@
-"""Listening on an address: deliveries one after the other, several at once, or without an event loop.
+"""Listening on an address: ``listen`` yields deliveries to an ``async for``, ``serve`` calls a function with each.
 
-A client creates a ``Listener``, which waits for deliveries, keeps the claimed ones, and leaves. Users see ``listen``,
-which yields deliveries to an ``async for``, and ``serve``, which calls a function with each of them.
+Both get the deliveries from a listener (``http.listener``), which also keeps the claimed ones until they end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.background_tasks import forget_cancel_requests
 from holdfast.client.delivery import Delivery
 from holdfast.client.delivery_steps import OutcomeCodec, is_async
 from holdfast.errors import UsageError
 
+if TYPE_CHECKING:
+    from holdfast.client.http.listener import HttpListener
+
 log = logging.getLogger("holdfast.listeners")
 
 MAX_CONCURRENCY = 100
-"""Deliveries that a listener can hold at once. It names all of them when it connects."""
+"""Deliveries that a listener can hold at once. It sends the ids of all of them when it connects."""
 MAX_NAME_LENGTH = 100
 
 
-class Listener(ABC):
-    """A process that takes deliveries from an address, as one event loop knows it."""
-
-    @abstractmethod
-    async def next(self) -> Delivery:
-        """The next delivery, however long that takes, and however often the server must be asked.
-
-        Raises what the server refuses for good.
-        """
-
-    @abstractmethod
-    async def pause(self) -> None:
-        """Take nothing more, unless somebody waits for it, or until somebody does."""
-
-    @abstractmethod
-    async def leave(self) -> None:
-        """Take nothing more, and give back what nobody has had from ``next``. What is held is kept until it is over."""
-
-
-async def listen(listener: Listener, *, concurrency: int) -> AsyncGenerator[Delivery]:
+async def listen(listener: HttpListener, *, concurrency: int) -> AsyncGenerator[Delivery]:
     """Deliveries as they come."""
     try:
         while True:
@@ -55,7 +37,10 @@ async def listen(listener: Listener, *, concurrency: int) -> AsyncGenerator[Deli
 
 
 async def check_ended(delivery: Delivery, concurrency: int) -> None:
-    """Whoever can hold one delivery, and asks for the next, must be done with it: else it would wait for ever."""
+    """Raise ``UsageError`` if a caller that can hold one delivery requests the next before this one has ended.
+
+    It would wait forever.
+    """
     if concurrency > 1 or delivery.is_in_block or delivery.is_ended:
         return
     error = UsageError(
@@ -68,27 +53,27 @@ async def check_ended(delivery: Delivery, concurrency: int) -> None:
     raise error
 
 
-async def serve(listener: Listener, handler: Callable[[Delivery], Awaitable[Any]]) -> None:
+async def serve(listener: HttpListener, handler: Callable[[Delivery], Awaitable[Any]]) -> None:
     """Call a function with every delivery, as many at once as the listener holds, until this is cancelled."""
-    form = OutcomeCodec.from_function(handler)
-    working: set[asyncio.Task[None]] = set()
-    me, stops = asyncio.current_task(), False
+    codec = OutcomeCodec.from_function(handler)
+    tasks: set[asyncio.Task[None]] = set()
+    server_task, has_stopped = asyncio.current_task(), False
 
     def is_stopping() -> bool:
-        return stops or (me is not None and me.cancelling() > 0)
+        return has_stopped or (server_task is not None and server_task.cancelling() > 0)
 
     try:
         while True:
-            task = asyncio.create_task(_handle_delivery(await listener.next(), handler, form, is_stopping))
-            working.add(task)
-            task.add_done_callback(working.discard)
+            task = asyncio.create_task(_handle_delivery(await listener.next(), handler, codec, is_stopping))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
     finally:
-        stops = True
+        has_stopped = True
         try:
             await listener.pause()
-            for task in working:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             await listener.leave()
 
@@ -106,7 +91,7 @@ async def _handle_delivery(
             except asyncio.CancelledError as cancelled:
                 if is_stopping() or delivery.is_lost:
                     raise
-                # Given back as by a listener that stops, it would be delivered again and again.
+                # Released as by a listener that stops, the run would be delivered again and again.
                 await forget_cancel_requests()
                 raise RuntimeError(
                     f"the handler for run {delivery.run_id!r} cancelled its own task or raised CancelledError: cancel "
@@ -121,7 +106,7 @@ async def _handle_delivery(
 
 
 def check_listen_options(address: str, concurrency: int, name: str | None) -> None:
-    """Raise ``UsageError`` for what cannot be listened to in this way."""
+    """Raise ``UsageError`` for options that no listener can have."""
     if not isinstance(address, str) or not address:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"an address is a name, such as 'data-pipeline', not {address!r}")
     if not isinstance(concurrency, int) or not 1 <= concurrency <= MAX_CONCURRENCY:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -136,7 +121,7 @@ def check_listen_options(address: str, concurrency: int, name: str | None) -> No
 
 
 def check_handler(handler: Any) -> None:
-    """Raise ``UsageError`` for what cannot be called with deliveries."""
+    """Raise ``UsageError`` unless the handler is an async function."""
     if not callable(handler) or not is_async(handler):
         raise UsageError(
             f"serve() calls an async function, `async def handler(delivery)`, not {handler!r}. For code without an "

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing_extensions import override
 
 from holdfast.background_tasks import keep_running
-from holdfast.errors import StoreError, UsageError
+from holdfast.errors import StoreError, StoreNotFound, UsageError
 from holdfast.services.store_provider import POLL_INTERVAL_S, StoreProvider
 from holdfast.stores.change_feed import ChangeFeed, Subscription
 from holdfast.stores.contract import Store
@@ -22,7 +22,7 @@ log = logging.getLogger("holdfast.client")
 
 
 class LoopConnections(StoreProvider):
-    """A connection for each event loop that the client is used under: a thread may bring one of its own."""
+    """A connection for each event loop that the client is used under: threads may have loops of their own."""
 
     def __init__(self, url: str, opener: Callable[[str], Store] = create_store) -> None:
         self.url = url
@@ -46,6 +46,10 @@ class LoopConnections(StoreProvider):
     async def store(self) -> Store:
         return await self._current().store()
 
+    @override
+    async def created_store(self) -> Store:
+        return await self._current().created_store()
+
     async def close(self) -> None:
         """Disconnect this loop."""
         connection = self._by_loop.pop(asyncio.get_running_loop(), None)
@@ -66,7 +70,7 @@ class LoopConnections(StoreProvider):
 
 
 class StoreConnection(StoreProvider):
-    """An open store, and one watcher for everybody who waits for a run to end, or follows one."""
+    """An open store, and one task that watches it for all callers that wait for a run or follow one."""
 
     def __init__(self, url: str, opener: Callable[[str], Store] = create_store) -> None:
         self._url = url
@@ -79,15 +83,24 @@ class StoreConnection(StoreProvider):
 
     @override
     async def store(self) -> Store:
+        return await self._open(may_create=False)
+
+    @override
+    async def created_store(self) -> Store:
+        return await self._open(may_create=True)
+
+    async def _open(self, *, may_create: bool) -> Store:
         async with self._open_lock:
             if self._store is None:
                 store = self._opener(self._url)
+                if not may_create:
+                    await asyncio.to_thread(_check_exists, store)
                 await store.open()
                 self._store = store
         return self._store
 
     async def close(self) -> None:
-        """Disconnect this loop."""
+        """Disconnect."""
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
@@ -99,7 +112,7 @@ class StoreConnection(StoreProvider):
         self._change_feed.notify_all(closed)
 
     def abandon(self) -> None:
-        """The loop that this connection belonged to has closed."""
+        """Drop the connection after its event loop was closed."""
         if self._store is not None:
             self._store.abandon()
 
@@ -131,20 +144,35 @@ class StoreConnection(StoreProvider):
 
     def _start_watcher(self) -> None:
         if self._watcher is None or self._watcher.done():
-            watching = keep_running(self._watch, "watching the store for those who wait", log)
-            self._watcher = asyncio.get_running_loop().create_task(watching, name="holdfast-watcher")
+            watch = keep_running(self._watch, "watching the store for those who wait", log)
+            self._watcher = asyncio.get_running_loop().create_task(watch, name="holdfast-watcher")
 
     async def _watch(self) -> None:
-        failing = False
+        is_failing = False
         while self._arrivals.list_awaited_ids(exclude=()) or self._change_feed:
             try:
                 store = await self.store()
                 await self._arrivals.poll(store)
                 if await store.wait_for_change(POLL_INTERVAL_S):
                     self._change_feed.notify_all()
-                failing = False
+                is_failing = False
             except StoreError as error:
-                if not failing:
-                    log.warning("the store cannot be read, whoever waits for a run goes on waiting: %s", error)
-                failing = True
+                if not is_failing:
+                    log.warning("the store cannot be read; calls that wait for a run keep waiting: %s", error)
+                is_failing = True
                 await asyncio.sleep(POLL_INTERVAL_S)
+
+
+def _check_exists(store: Store) -> None:
+    """Raise ``StoreNotFound`` for a SQLite file that does not exist: opening it would create an empty one."""
+    if not store.url.startswith("sqlite:"):
+        return
+    from holdfast.stores.encrypted import unwrap_store
+    from holdfast.stores.sqlite import SqliteStore
+
+    database = unwrap_store(store)
+    if isinstance(database, SqliteStore) and not database.path.exists():
+        raise StoreNotFound(
+            f"there is no database at {database.path} yet. The first run of a workflow creates it, or `holdfast "
+            f"worker`. If the path is wrong, pass another URL or set HOLDFAST_URL"
+        )

@@ -1,27 +1,31 @@
 """Listening without an event loop.
 
-The connection and the heartbeats live on a thread beside, with a loop of its own. So a function that blocks for
-minutes loses no delivery. Functions of steps run in the thread that calls ``step``. A thread
-cannot be stopped: when a delivery is lost, a function that runs goes on to its end, its outcome is thrown away, and the
-next call on the delivery raises ``DeliveryLost``, which leaves the block.
+The connection and the heartbeats live on another thread, with an event loop of its own. So a function that blocks for
+minutes loses no delivery. Functions of steps run in the thread that calls ``step``. A thread cannot be stopped: when a
+delivery is lost, a function that is running continues to its end, its outcome is discarded, and the next call on the
+delivery raises ``DeliveryLost``, which ends the block.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError
 from datetime import datetime
+from functools import wraps
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from holdfast.admission.durations import Duration
-from holdfast.client.delivery import Delivery, log
+from holdfast.client.delivery import Delivery
 from holdfast.client.delivery_steps import RecordedStep, StepCall, UnfinishedStep, UsageSource, is_async
-from holdfast.client.listener import Listener, check_ended
+from holdfast.client.listener import check_ended
 from holdfast.errors import UsageError
 
+if TYPE_CHECKING:
+    from holdfast.client.http.listener import HttpListener
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -34,7 +38,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it there, and wait for what comes of it. Whoever is interrupted meanwhile does not leave it behind."""
+        """Run a coroutine there, and wait for its result. If this thread is interrupted, the coroutine is cancelled."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -45,7 +49,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """End whatever runs there, and the thread."""
+        """Cancel everything that runs there, and end the thread."""
         self.run(_cancel_other_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -61,22 +65,25 @@ async def _cancel_other_tasks() -> None:
 
 
 def listen_sync(
-    create_listener: Callable[[], Listener], disconnect: Callable[[], Coroutine[Any, Any, None]], *, concurrency: int
+    create_listener: Callable[[], HttpListener],
+    disconnect: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    concurrency: int,
 ) -> Iterator[SyncDelivery]:
     """Deliveries as they come.
 
     Args:
-        create_listener: makes the listener, under the loop that it lives on.
+        create_listener: creates the listener; called on its event loop.
         disconnect: disconnects that loop.
-        concurrency: how many deliveries can be held.
+        concurrency: how many deliveries can be claimed at once.
     """
 
-    async def begin() -> Listener:
+    async def create() -> HttpListener:
         return create_listener()
 
     thread = LoopThread()
     try:
-        listener = thread.run(begin())
+        listener = thread.run(create())
         try:
             while True:
                 delivery = thread.run(listener.next())
@@ -89,10 +96,21 @@ def listen_sync(
         thread.close()
 
 
-class SyncDelivery:
-    """A run in the hands of this process, for code without an event loop: see ``Delivery``.
+def _run_on_thread(
+    method: Callable[Concatenate[Delivery, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncDelivery, P], T]:
+    """A method that awaits the one of ``Delivery`` on the thread of the listener."""
 
-    It is handed out by ``Client.listen_sync``; use it as ``with delivery:``.
+    def call(self: SyncDelivery, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.run(method(self._delivery, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
+
+    return wraps(method)(call)
+
+
+class SyncDelivery:
+    """A run that this process holds, for code without an event loop: see ``Delivery``.
+
+    ``Client.listen_sync`` creates it; use it as ``with delivery:``.
     """
 
     def __init__(self, delivery: Delivery, thread: LoopThread) -> None:
@@ -107,33 +125,27 @@ class SyncDelivery:
         self.deadline: datetime | None = delivery.deadline
         self.created_at = delivery.created_at
         self.tags = delivery.tags
+        self.steps: Mapping[str, RecordedStep] = delivery.steps
+        """The recorded steps, by name."""
+        self.in_flight: Mapping[str, UnfinishedStep] = delivery.in_flight
+        """Steps that an earlier delivery started, and that have no recorded outcome, by name."""
 
     def __repr__(self) -> str:
         return repr(self._delivery)
 
     @property
-    def steps(self) -> Mapping[str, RecordedStep]:
-        """What is recorded, by name."""
-        return self._delivery.steps
-
-    @property
-    def in_flight(self) -> Mapping[str, UnfinishedStep]:
-        """What an earlier delivery has begun, and of which nothing is recorded."""
-        return self._delivery.in_flight
-
-    @property
     def state(self) -> str:
-        """``claimed``, then ``completed``, ``failed``, ``released``, ``parked`` or ``lost``."""
+        """``claimed``, then ``completed``, ``failed``, ``released``, ``parked``, or ``lost``."""
         return self._delivery.state
 
     @property
     def is_lost(self) -> bool:
-        """Whether the run is not this listener's any more: a function that takes long may look, and stop."""
+        """Whether this listener has lost the run: a function that takes long may check this, and stop."""
         return self._delivery.is_lost
 
     @property
     def is_ended(self) -> bool:
-        """Whether it is over."""
+        """Whether the delivery has ended."""
         return self._delivery.is_ended
 
     def step(
@@ -152,72 +164,34 @@ class SyncDelivery:
             raise UsageError(
                 f"step {name!r} is an async function: use it with `async for delivery in client.listen(...)`"
             )
-        delivery = self._delivery
+        delivery, run = self._delivery, self._thread.run
         delivery.check_active()
         step = StepCall(delivery, name, function, args, kwargs, retries=retries, once=once, usage=usage)
-        is_there, value = step.find_recorded()
-        if is_there:
+        is_recorded, value = step.find_recorded()
+        if is_recorded:
             return value
-        attempt, error = 1, None
         while True:
-            self._thread.run(step.start_attempt(attempt, error))
+            run(step.start_attempt())
             try:
                 value = function(*args, **kwargs)
                 break
-            except Exception as raised:
-                pause = step.get_retry_delay_s(attempt, raised)
-                if pause is None:
-                    raise
-                log.warning("%s: attempt %d of step %r has failed: %r", self, attempt, name, raised)
-                attempt, error = attempt + 1, raised
-                self._thread.run(delivery.run_while_claimed(asyncio.sleep(pause)))
-        return self._thread.run(delivery.run_while_claimed(step.record(value, attempt)))
-
-    def record(self, name: str, value: Any) -> Any:
-        """``Delivery.record``."""
-        return self._thread.run(self._delivery.record(name, value))
+            except Exception as error:
+                delay_s = step.get_retry_delay_s(error)
+            run(delivery.run_while_claimed(asyncio.sleep(delay_s)))
+        return run(delivery.run_while_claimed(step.record(value)))
 
     def idempotency_key(self, name: str) -> str:
         """``Delivery.idempotency_key``."""
         return self._delivery.idempotency_key(name)
 
-    def ask(
-        self,
-        question: str,
-        *,
-        name: str | None = None,
-        choices: Sequence[str] = (),
-        form: Any = None,
-        assignee: str = "",
-        timeout: Duration | None = None,
-    ) -> Any:
-        """``Delivery.ask``."""
-        asked = self._delivery.ask(question, name=name, choices=choices, form=form, assignee=assignee, timeout=timeout)
-        return self._thread.run(asked)
-
-    def wait_for_signal(self, signal: str, *, name: str | None = None, timeout: Duration | None = None) -> Any:
-        """``Delivery.wait_for_signal``."""
-        return self._thread.run(self._delivery.wait_for_signal(signal, name=name, timeout=timeout))
-
-    def sleep(self, seconds: float, *, name: str) -> None:
-        """``Delivery.sleep``."""
-        self._thread.run(self._delivery.sleep(seconds, name=name))
-
-    def complete(self, output: Any = None) -> None:
-        """``Delivery.complete``."""
-        self._thread.run(self._delivery.complete(output))
-
-    def fail(self, error: BaseException | str, *, retry: bool = True, delay: Duration | None = None) -> None:
-        """``Delivery.fail``."""
-        self._thread.run(self._delivery.fail(error, retry=retry, delay=delay))
-
-    def release(self, *, delay: Duration = 0.0, reason: str = "") -> None:
-        """``Delivery.release``."""
-        self._thread.run(self._delivery.release(delay=delay, reason=reason))
-
-    def heartbeat(self) -> None:
-        """``Delivery.heartbeat``."""
-        self._thread.run(self._delivery.heartbeat())
+    record = _run_on_thread(Delivery.record)
+    ask = _run_on_thread(Delivery.ask)
+    wait_for_signal = _run_on_thread(Delivery.wait_for_signal)
+    sleep = _run_on_thread(Delivery.sleep)
+    complete = _run_on_thread(Delivery.complete)
+    fail = _run_on_thread(Delivery.fail)
+    release = _run_on_thread(Delivery.release)
+    heartbeat = _run_on_thread(Delivery.heartbeat)
 
     def __enter__(self) -> SyncDelivery:
         self._delivery.is_in_block = True

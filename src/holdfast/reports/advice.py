@@ -1,4 +1,4 @@
-"""What to do now about a run, the most urgent first; nothing about one that is well."""
+"""What to do about a run now, the most urgent first; nothing for a healthy run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.stores.rules import REOPENABLE
 
 
 def build_advice(report: RunReport, stats: JournalStats, stall: Stall | None) -> tuple[Advice, ...]:
-    """What to do now."""
+    """What to do about the run now."""
     return (
         *_advise_after_failure(report, stats),
         *_advise_approvals(report),
@@ -24,15 +24,14 @@ def build_advice(report: RunReport, stats: JournalStats, stall: Stall | None) ->
 
 
 def _advise_after_failure(report: RunReport, stats: JournalStats) -> Iterator[Advice]:
-    """What lets a run go on that has ended without a result."""
+    """How to continue a run that ended without a result."""
     if report.retry is None:
         return
     for number, name in stats.unknown_steps if report.retry.is_possible else ():
         settle = format_command("settle", report.id, str(number))
         yield Advice(
             f"nobody knows whether step {number} ({to_one_line(name)}) happened: find out. If it did, `{settle} "
-            "--output "
-            f"JSON` says what it returned; if not, `{settle} --did-not-happen` runs it again",
+            f"--output JSON` says what it returned; if not, `{settle} --did-not-happen` runs it again",
             "settle",
         )
     if report.retry.is_possible:
@@ -45,33 +44,33 @@ def _advise_after_failure(report: RunReport, stats: JournalStats) -> Iterator[Ad
 
 
 def _advise_approvals(report: RunReport) -> Iterator[Advice]:
-    if not (questions := report.open_approvals):
+    if not (approvals := report.open_approvals):
         return
-    asked = f"“{to_one_line(questions[0].question, 120)}”"
-    more = f" and {format_count(len(questions) - 1, 'more question')}" if len(questions) > 1 else ""
-    yield Advice(f"it waits for an answer to {asked}{more}: `{format_command('approvals', report.id)}`", "approve")
+    question = f"“{to_one_line(approvals[0].question, 120)}”"
+    more = f" and {format_count(len(approvals) - 1, 'more question')}" if len(approvals) > 1 else ""
+    yield Advice(f"it waits for an answer to {question}{more}: `{format_command('approvals', report.id)}`", "approve")
 
 
 def _advise_budgets(report: RunReport) -> Iterator[Advice]:
     if report.budget_refusal is not None:
         yield Advice(_describe_budget_raise(report), "budget")
-    elif short := [one.id for one in report.related_runs if one.is_waiting_for_budget]:
-        wait = "waits" if len(short) == 1 else "wait"
-        runs = format_list([f"run {run_id!r}" for run_id in short])
-        yield Advice(f"{runs} {wait} for a higher budget: `{format_command('show', short[0])}` tells for which", None)
+    elif waiting := [run.id for run in report.related_runs if run.is_waiting_for_budget]:
+        wait = "waits" if len(waiting) == 1 else "wait"
+        runs = format_list([f"run {run_id!r}" for run_id in waiting])
+        yield Advice(f"{runs} {wait} for a higher budget: `{format_command('show', waiting[0])}` tells for which", None)
 
 
 def _describe_budget_raise(report: RunReport) -> str:
-    """What lets a run go on whose next model call was refused."""
+    """How to continue a run after a budget refused its next model call."""
     assert report.budget_refusal is not None
-    whose, limit = report.budget_refusal.run_id, report.budget_refusal.limit
-    over = next((one.run_usage for one in report.budgets if one.run_id == whose), RunUsage())
-    short = next((one for one in list_budget_limits(over) if one.name == limit), None)
-    if short is None:
-        return f"run {report.id!r} waits for a higher budget: `{format_command('budget', whose)}` tells which"
-    given = format_command("budget", whose, f"--{short.name}", short.suggested_limit)
-    through = "" if whose == report.id else f" of run {whose!r}, which is above it"
-    return f"run {report.id!r} waits for a higher budget{through}: `{given}` gives it more, and lets it go on"
+    run_id, name = report.budget_refusal.run_id, report.budget_refusal.limit
+    usage = next((budget.run_usage for budget in report.budgets if budget.run_id == run_id), RunUsage())
+    limit = next((limit for limit in list_budget_limits(usage) if limit.name == name), None)
+    if limit is None:
+        return f"run {report.id!r} waits for a higher budget: `{format_command('budget', run_id)}` tells which"
+    raise_limit = format_command("budget", run_id, f"--{limit.name}", limit.suggested_limit)
+    above = "" if run_id == report.id else f" of run {run_id!r}, which is above it"
+    return f"run {report.id!r} waits for a higher budget{above}: `{raise_limit}` gives it more, and lets it go on"
 
 
 def _advise_stall(stall: Stall | None) -> Iterator[Advice]:

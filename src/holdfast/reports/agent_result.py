@@ -1,8 +1,8 @@
-"""What an agent's run ends with: the answer, and what it has used.
+"""The result of an agent's run: the answer, and the usage.
 
-The recorded form is ``{"$agent": 1, "run_id": ..., "usage": {...}, "output": ...}``, with the output as its own codec
-has written it; ``finish_reason`` and ``refusal`` are there when the answer did not end as usual. A client without the
-agent's code reads the same thing, with the output as plain data.
+The recorded form is ``{"$agent": 1, "run_id": ..., "usage": {...}, "output": ...}``, with the output in the form of its
+own codec. ``finish_reason`` and ``refusal`` are added if the answer did not end normally. A client without the agent's
+code reads the same record, with the output as plain data.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FINISH_STOP = "stop"
-"""The finish reason of an answer that is whole."""
+"""The finish reason of a complete answer."""
 
 AGENT_RESULT_PREFIX = b'{"$agent":1,'
-"""How every recorded result begins."""
+"""The beginning of every recorded result."""
 _OUTPUT_KEY = b',"output":'
 
 
@@ -38,25 +38,25 @@ class AgentResult(Generic[T]):
     output: T
     """The answer, of the agent's ``output_type``."""
     usage: Usage
-    """What its model calls have used, with those of its sub-agents."""
+    """What its model calls used, with those of its sub-agents."""
     run_id: str
     finish_reason: str = FINISH_STOP
-    """Why the model stopped: ``stop``; ``length``, if the answer was cut off at the limit of tokens; or
+    """Why the model stopped: ``stop``; ``length``, if the answer was cut off at the token limit; or
     ``content_filter``, if the provider's filter, or the model itself, cut it off."""
     refusal: str = ""
-    """The words in which the model refuses to answer, or to go on, if it does and says so."""
+    """The words in which the model refuses to answer, or to continue."""
     loaded_messages: Sequence[ModelMessage] | None = field(default=None, repr=False, compare=False)
     history_count: int = field(default=0, repr=False, compare=False)
-    """How many of the messages came before this run."""
+    """Number of messages from before this run."""
 
     @property
     def cost(self) -> Decimal | None:
-        """The cost in dollars; ``None`` if the price is not known (``usage.unpriced`` tells of how many calls)."""
+        """The cost in dollars; ``None`` if the price is unknown (``usage.unpriced`` counts these calls)."""
         return self.usage.cost
 
     @property
     def messages(self) -> list[ModelMessage]:
-        """The whole conversation, to be read, or to be handed to another run as ``message_history``."""
+        """The whole conversation, to read, or to pass to another run as ``message_history``."""
         if self.loaded_messages is None:
             raise UsageError(
                 f"the messages of run {self.run_id!r} were not loaded with its result: they are after `await "
@@ -66,12 +66,12 @@ class AgentResult(Generic[T]):
 
     @property
     def new_messages(self) -> list[ModelMessage]:
-        """The messages of this run alone."""
+        """The messages of this run only."""
         return self.messages[self.history_count :]
 
 
 class AgentResultCodec(ValueCodec):
-    """Records the result of an agent whose answers have a codec of their own."""
+    """Records the result of an agent; the answer has a codec of its own."""
 
     __slots__ = ("_output_codec",)
 
@@ -80,18 +80,18 @@ class AgentResultCodec(ValueCodec):
         self._output_codec = output_codec
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
-        """The bytes to record, and the result as it will be read from them."""
+        """The bytes to record, and the result decoded from them."""
         if not isinstance(value, AgentResult):
             raise UnrecordableValue(f"{capitalize_first(subject)} is not the result of an agent, but {type(value)}.")
         result = cast("AgentResult[Any]", value)
         inner = self._output_codec.encode(result.output, subject)
         used = {name: amount for name, amount in asdict(result.usage).items() if amount}
-        told: dict[str, Any] = {"run_id": result.run_id, "usage": used}
+        fields: dict[str, Any] = {"run_id": result.run_id, "usage": used}
         if result.finish_reason != FINISH_STOP:
-            told["finish_reason"] = result.finish_reason
+            fields["finish_reason"] = result.finish_reason
         if result.refusal:
-            told["refusal"] = result.refusal
-        head = json.dumps(told, separators=(",", ":"), ensure_ascii=False)
+            fields["refusal"] = result.refusal
+        head = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
         data = AGENT_RESULT_PREFIX + head[1:-1].encode() + _OUTPUT_KEY
         try:
             json.loads(inner)
@@ -114,13 +114,13 @@ def is_agent_result(payload: bytes) -> bool:
 
 
 def decode_plain_result(payload: bytes) -> Any:
-    """The result of any run, for whoever has not its code: plain data, or an ``AgentResult`` with plain data in it."""
+    """The result of any run, without its code: plain data, or an ``AgentResult`` with plain data in it."""
     result = _decode_agent_result(payload, decode_plain)
     return decode_plain(payload) if result is None else result
 
 
 def decode_plain_output(payload: bytes) -> Any:
-    """The output of any run as plain data: of an agent, its answer."""
+    """The output of any run as plain data; for an agent, its answer."""
     result = _decode_agent_result(payload, decode_plain)
     return decode_plain(payload) if result is None else result.output
 
@@ -128,11 +128,11 @@ def decode_plain_output(payload: bytes) -> Any:
 def _decode_agent_result(payload: bytes, decode_output: Callable[[bytes], Any]) -> AgentResult[Any] | None:
     if not is_agent_result(payload):
         return None
-    # Only numbers and texts come before it, in which a quote is escaped, so this is where it begins.
+    # Only numbers and texts come before it, and quotes in texts are escaped, so the first match is the key.
     head, _, inner = payload[:-1].partition(_OUTPUT_KEY)
-    told: dict[str, Any] = json.loads(head + b"}")
+    fields: dict[str, Any] = json.loads(head + b"}")
     if inner.startswith(b'{"$bytes":'):
         inner = json.loads(inner)["$bytes"].encode()
-    known = {name: amount for name, amount in told["usage"].items() if name in Usage.__dataclass_fields__}
-    ended = told.get("finish_reason", FINISH_STOP), told.get("refusal", "")
-    return AgentResult(decode_output(inner), Usage(**known), told["run_id"], *ended)
+    usage = Usage(**{name: amount for name, amount in fields["usage"].items() if name in Usage.__dataclass_fields__})
+    finish_reason, refusal = fields.get("finish_reason", FINISH_STOP), fields.get("refusal", "")
+    return AgentResult(decode_output(inner), usage, fields["run_id"], finish_reason, refusal)

@@ -1,4 +1,4 @@
-"""What runs have used and may use: a run's own budget, those above it that it has to keep to, and the runs below it."""
+"""What a run used and may use: its own budget, the budgets of the runs above it, and the runs below it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from holdfast.stores.contract import RunFilter, RunUsage, Store
 from holdfast.stores.operations import Run
 
 _MAX_CHILDREN = 20
-"""So many of the runs that a run has started are told of."""
+"""Maximum number of child runs in a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunBudget:
-    """What a run has used, with all the runs below it, and its own budget."""
+    """What a run used, with all the runs below it, and its own budget."""
 
     run_id: str
     workflow: str
@@ -29,41 +29,40 @@ class RunBudget:
 
     @classmethod
     def from_row(cls, run: Run, usage: RunUsage) -> RunBudget:
-        """From a run's row, and what is kept of its usage."""
+        """From a run's row and its usage."""
         return cls(run.id, run.workflow, run.state, usage.used, to_budget(usage.budget))
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetInfo(RunBudget):
-    """The same, with the runs around it."""
+    """The budget of a run, with those of the runs above and below it."""
 
     ancestors: tuple[RunBudget, ...]
-    """The runs above it that have a budget, the nearest one first: it keeps to theirs as well."""
+    """The runs above it that have a budget, the nearest one first: their budgets limit it, too."""
     children: tuple[RunBudget, ...]
-    """Those that it has started, newest first, twenty at most."""
+    """The runs that it started, newest first, twenty at most."""
     has_more_children: bool
-    """It has started more."""
 
 
 def to_budget(limits: BudgetLimits | None) -> Budget | None:
-    """Limits as people give them; ``None`` if nothing is limited."""
+    """A budget of these limits; ``None`` if there are none."""
     return None if limits is None or limits == BudgetLimits() else Budget.from_limits(limits)
 
 
 async def read_budget(store: Store, run_id: str) -> BudgetInfo:
-    """What a run may use, and has used. Raises ``RunNotFound``."""
+    """What a run may use, and what it used. Raises ``RunNotFound``."""
     run = await find_run(store, run_id)
-    started = await store.list_runs(RunFilter(parent=run_id), limit=_MAX_CHILDREN + 1)
-    usages = await load_usage(store, [run_id, *(one.id for one in started)])
-    own, above = RunBudget.from_row(run, usages[run_id]), await load_applicable_budgets(store, run)
-    runs = {one.id: one for one in await store.get_runs([id for id, _ in above])} if above else {}
+    children = await store.list_runs(RunFilter(parent=run_id), limit=_MAX_CHILDREN + 1)
+    usages = await load_usage(store, [run_id, *(child.id for child in children)])
+    above = {id: usage for id, usage in await load_applicable_budgets(store, run) if id != run_id}
+    runs = {ancestor.id: ancestor for ancestor in await store.get_runs(list(above))} if above else {}
     return BudgetInfo(
-        own.run_id,
-        own.workflow,
-        own.state,
-        own.used,
-        own.budget,
-        ancestors=tuple(RunBudget.from_row(runs[id], told) for id, told in above if id != run_id and id in runs),
-        children=tuple(RunBudget.from_row(one, usages[one.id]) for one in started[:_MAX_CHILDREN]),
-        has_more_children=len(started) > _MAX_CHILDREN,
+        run.id,
+        run.workflow,
+        run.state,
+        usages[run_id].used,
+        to_budget(usages[run_id].budget),
+        ancestors=tuple(RunBudget.from_row(runs[id], usage) for id, usage in above.items() if id in runs),
+        children=tuple(RunBudget.from_row(child, usages[child.id]) for child in children[:_MAX_CHILDREN]),
+        has_more_children=len(children) > _MAX_CHILDREN,
     )

@@ -1,7 +1,7 @@
-"""What was said in an agent's run, from what is recorded, without the agent's code.
+"""The conversation of an agent's run, from its records, without the agent's code.
 
-Every answer of a model is one record, and the records of the calls that it asks for stand behind it: see
-``reports.tool_calls``. What the model is told of a call is made from these (see ``agents.conversation``).
+Every answer of a model is one record, and the records of its tool calls follow it: see ``reports.tool_calls``. The
+results that the model gets are made from these (see ``agents.conversation``).
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ from holdfast.reports.recorded_reply import (
     ANSWER_TOOL,
     INSTRUCTIONS_STEP,
     MODEL_CALL_STEP,
+    ModelCallReport,
     RecordedCompaction,
-    RecordedReply,
-    RecordedToolCall,
+    ToolCallReport,
     reply_from_record,
 )
 from holdfast.reports.recorded_values import decode_for_display, get_record_error
 from holdfast.reports.tool_calls import ToolCallStatus, match_tool_calls
-from holdfast.reports.types import ModelCallReport
 from holdfast.services.json_form import to_json
 from holdfast.services.lookup import find_run
 from holdfast.services.timestamps import to_datetime
@@ -48,18 +47,18 @@ from holdfast.stores.served_versions import make_served_name
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDecision:
-    """What has come of the question whether a call may be made."""
+    """The decision whether a tool call may be made."""
 
     approved: bool
     answered_by: str | None
-    """``None``: nobody answered in time."""
+    """``None``: there was no answer in time."""
     reason: str = ""
     changed_arguments: dict[str, Any] | None = None
-    """The arguments that a person has put in the place of the model's."""
+    """The arguments with which a person replaced the model's."""
 
     @classmethod
     def from_call(cls, call: ToolCallStatus) -> ApprovalDecision | None:
-        """From its record."""
+        """From the status of the call; ``None`` if nothing was decided."""
         if call.decision is None:
             return None
         answer = call.decision.answer
@@ -68,42 +67,42 @@ class ApprovalDecision:
 
     @property
     def summary(self) -> str:
-        """Who has approved of a call, or denied it."""
-        said = "approved" if self.approved else "denied"
+        """Who approved or denied the call."""
+        decision = "approved" if self.approved else "denied"
         if self.answered_by is None:
-            return f"{said}: nobody answered in time"
-        by = f"{said} by {self.answered_by or 'a person'}"
+            return f"{decision}: nobody answered in time"
+        by = f"{decision} by {self.answered_by or 'a person'}"
         return by if self.changed_arguments is None else f"{by}, who changed the arguments"
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationMessage:
-    """One piece of a conversation."""
+    """One message of a conversation."""
 
     role: str
-    """``system``, ``user``, ``model``, ``tool`` (what came of a call), ``correction`` (what is wrong with an answer),
-    ``summary`` (which is sent in place of what was said before) or ``note`` (what only people are told)."""
+    """``system``, ``user``, ``model``, ``tool`` (the result of a call), ``correction`` (why an answer is invalid),
+    ``summary`` (sent in place of earlier messages), or ``note`` (for people only)."""
     text: str
     number: int | None = None
-    """Of the record, as the journal numbers it."""
+    """The number of the record in the journal."""
     name: str = ""
-    """Of the tool, or of the model."""
+    """The name of the tool or the model."""
     ok: bool = True
     is_history: bool = False
-    """It was said before this run, and handed to it."""
-    reply: RecordedReply | None = None
+    """It is from before this run, which got it as its message history."""
+    reply: ModelCallReport | None = None
     tool_calls: Sequence[tuple[str, Any]] = ()
-    """What a model asks for: tools and their arguments."""
+    """The names and the arguments of the tools that a model calls."""
     child_run_id: str = ""
-    """The id of the run that carried out a call."""
+    """The run that executed the call."""
     content: Any = field(default=None, compare=False)
     """What a tool returned, as data."""
     decision: ApprovalDecision | None = None
-    """What has come of the question whether the call may be made."""
+    """The decision whether the call may be made."""
 
 
 async def read_conversation(store: Store, run_id: str) -> list[ConversationMessage]:
-    """What was said in a run so far; nothing in one that is no agent's. Raises ``RunNotFound``."""
+    """The conversation of an agent's run so far; empty for other runs. Raises ``RunNotFound``."""
     run = await find_run(store, run_id)
     [history] = await store.get_histories([run.key])
     spec = (await store.get_workflow_specs()).get(make_served_name(run.workflow, run.version))
@@ -113,15 +112,17 @@ async def read_conversation(store: Store, run_id: str) -> list[ConversationMessa
 
 
 def _build_in_flight_notes(run: Run, history: History) -> list[ConversationMessage]:
-    """The model call that has no outcome yet, if one was begun."""
-    begun = [] if run.state.is_terminal else [one for one in history.attempts.values() if one.name == MODEL_CALL_STEP]
+    """The model call in flight."""
+    if run.state.is_terminal:
+        return []
     return [
         ConversationMessage(
             "note",
-            f"the model {_describe_attempt(one)}: {format_count(one.attempt, 'attempt')} so far",
-            one.position + 1,
+            f"the model {_describe_attempt(attempt)}: {format_count(attempt.attempt, 'attempt')} so far",
+            attempt.position + 1,
         )
-        for one in begun
+        for attempt in history.attempts.values()
+        if attempt.name == MODEL_CALL_STEP
     ]
 
 
@@ -132,38 +133,36 @@ def _describe_attempt(attempt: Attempt) -> str:
 
 
 def build_conversation(inputs: bytes, records: Sequence[Record]) -> list[ConversationMessage]:
-    """What was said in a run, from its inputs and its journal."""
-    ordered = sorted((one for one in records if one.kind.has_position), key=lambda one: one.position)
-    given = _decode_inputs(inputs)
-    said = [*_read_history(given.get("message_history"))]
-    for record in takewhile(lambda one: not is_agent_model_call(one), ordered):
+    """The conversation of a run, from its inputs and its journal."""
+    ordered = sorted((record for record in records if record.kind.has_position), key=lambda record: record.position)
+    arguments = _decode_inputs(inputs)
+    messages = [*_read_history(arguments.get("message_history"))]
+    for record in takewhile(lambda record: not is_agent_model_call(record), ordered):
         if record.kind is RecordKind.STEP and record.name == INSTRUCTIONS_STEP and record.ok:
-            said.append(
-                ConversationMessage(
-                    "system", _format_value(value_to_json(decode_for_display(record.payload))), record.position + 1
-                )
-            )
-    said.append(ConversationMessage("user", _format_prompt(given.get("prompt"))))
+            instructions = _format_value(value_to_json(decode_for_display(record.payload)))
+            messages.append(ConversationMessage("system", instructions, record.position + 1))
+    messages.append(ConversationMessage("user", _format_prompt(arguments.get("prompt"))))
     for index, record in enumerate(ordered):
         reply = reply_from_record(record)
         if reply is not None and reply.compaction is not None:
-            said.append(_make_summary_message(record, reply, reply.compaction))
+            messages.append(_make_summary_message(record, reply, reply.compaction))
             continue
         if not is_agent_model_call(record):
-            continue  # what came of calls, and the wait for a higher budget
+            continue  # the results of calls, and the wait for a higher budget
         if reply is None:
-            said.append(_make_failure_note(record))
+            messages.append(_make_failure_note(record))
             continue
-        said.append(_make_reply_message(record.position + 1, reply))
+        messages.append(_make_reply_message(record.position + 1, reply))
         if reply.feedback is not None:
-            said.append(ConversationMessage("correction", reply.feedback))
+            messages.append(ConversationMessage("correction", reply.feedback))
         elif not is_final_reply(reply):
-            behind = list(takewhile(lambda one: not is_agent_model_call(one), islice(ordered, index + 1, None)))
-            position = record.position + 1
-            found = match_tool_calls(len(reply.tool_calls), position, behind)
-            for place, call in enumerate(reply.tool_calls):
-                said.append(_make_tool_message(call, found[place], position + place))
-    return said
+            rest = islice(ordered, index + 1, None)
+            until_next_call = list(takewhile(lambda record: not is_agent_model_call(record), rest))
+            first = record.position + 1
+            statuses = match_tool_calls(len(reply.tool_calls), first, until_next_call)
+            for position, (call, status) in enumerate(zip(reply.tool_calls, statuses, strict=True), first):
+                messages.append(_make_tool_message(call, status, position))
+    return messages
 
 
 def _decode_inputs(inputs: bytes) -> Mapping[str, Any]:
@@ -174,7 +173,7 @@ def _decode_inputs(inputs: bytes) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", given) if isinstance(given, dict) else {}
 
 
-def _make_reply_message(number: int | None, reply: RecordedReply) -> ConversationMessage:
+def _make_reply_message(number: int | None, reply: ModelCallReport) -> ConversationMessage:
     calls = [(call.name, call.arguments) for call in reply.tool_calls if call.name != ANSWER_TOOL]
     text = reply.text
     if reply.feedback is not None or any(call.name == ANSWER_TOOL for call in reply.tool_calls):
@@ -185,7 +184,9 @@ def _make_reply_message(number: int | None, reply: RecordedReply) -> Conversatio
     return ConversationMessage("model", text, number, reply.model, reply=reply, tool_calls=calls)
 
 
-def _make_summary_message(record: Record, reply: RecordedReply, compaction: RecordedCompaction) -> ConversationMessage:
+def _make_summary_message(
+    record: Record, reply: ModelCallReport, compaction: RecordedCompaction
+) -> ConversationMessage:
     if reply.feedback is not None:
         return ConversationMessage("note", f"no summary: {reply.feedback}", record.position + 1, ok=False)
     if not compaction.summarized_count:
@@ -205,8 +206,8 @@ def _make_failure_note(record: Record) -> ConversationMessage:
     return ConversationMessage("note", f"no model has answered: {why}", record.position + 1, ok=False)
 
 
-def _make_tool_message(call: RecordedToolCall, called: ToolCallStatus | None, position: int) -> ConversationMessage:
-    """What came of a call."""
+def _make_tool_message(call: ToolCallReport, called: ToolCallStatus | None, position: int) -> ConversationMessage:
+    """The result of a call."""
     if called is None:
         return ConversationMessage("note", f"{call.name}: no outcome yet", position + 1)
     record, decision, number = called.record, called.decision, called.record.position + 1
@@ -238,7 +239,7 @@ def _make_tool_message(call: RecordedToolCall, called: ToolCallStatus | None, po
 
 
 def _describe_pending_call(call: ToolCallStatus) -> str:
-    """What a call waits for that needs an approval, or needed one."""
+    """What a call without a result waits for."""
     if (decided := ApprovalDecision.from_call(call)) is not None:
         return f"{decided.summary}; no outcome yet"
     if call.approval_required is None:
@@ -255,11 +256,11 @@ def _format_value(value: Any) -> str:
     return short if len(short) <= 100 else json.dumps(value, ensure_ascii=False, indent=2)
 
 
-# What came before the run
+# Messages from before the run
 
 
 def _read_history(messages: Any) -> Iterator[ConversationMessage]:
-    """The messages that were handed to the run, in the form of ``agents.models.messages``."""
+    """The run's message history, in the form of ``agents.models.messages``."""
     for message in cast("list[Mapping[str, Any]]", messages if isinstance(messages, list) else []):
         parts: list[Mapping[str, Any]] = message.get("parts") or []
         if message.get("role") == "model":
@@ -282,68 +283,67 @@ def _read_history(messages: Any) -> Iterator[ConversationMessage]:
 
 
 def _parse_call(part: Mapping[str, Any]) -> tuple[str, Any]:
-    call = RecordedToolCall(str(part["call"]), part.get("args"), "")
+    call = ToolCallReport.from_raw(str(part["call"]), part.get("args"), "")
     return call.name, call.arguments
 
 
 def _format_prompt(prompt: Any) -> str:
-    """The texts of a prompt; of what is no text, what it is."""
+    """The texts of a prompt, and the kinds of its other parts."""
     if not isinstance(prompt, list):
         return _format_value(prompt)
-    parts: list[str] = []
-    for one in cast("list[Any]", prompt):
-        if isinstance(one, Mapping) and one:
-            what = cast("Mapping[str, Any]", one)
-            kind, value = next(iter(what.items()))
+    texts: list[str] = []
+    for part in cast("list[Any]", prompt):
+        if isinstance(part, Mapping) and part:
+            fields = cast("Mapping[str, Any]", part)
+            kind, value = next(iter(fields.items()))
             if kind == "text":
-                parts.append(str(value))
+                texts.append(str(value))
             elif kind.endswith("_url"):
-                parts.append(f"<{kind.removesuffix('_url')} {value}>")
+                texts.append(f"<{kind.removesuffix('_url')} {value}>")
             elif kind != "cache_point":
-                parts.append(f"<{what.get('media_type') or kind.replace('_', ' ')}>")
+                texts.append(f"<{fields.get('media_type') or kind.replace('_', ' ')}>")
         else:
-            parts.append(_format_value(one))
-    return "\n".join(parts)
+            texts.append(_format_value(part))
+    return "\n".join(texts)
 
 
-# For programs
+# JSON
 
 
 def message_to_json(message: ConversationMessage) -> dict[str, Any]:
-    """A piece of a conversation, under stable names."""
-    told: dict[str, Any] = {"role": message.role, "number": message.number, "is_history": message.is_history}
+    """The JSON form of a message, for programs."""
+    base: dict[str, Any] = {"role": message.role, "number": message.number, "is_history": message.is_history}
     if message.reply is not None:
-        return {**told, "final": is_final_reply(message.reply), **to_json(ModelCallReport.from_reply(message.reply))}
+        return {**base, "final": is_final_reply(message.reply), **to_json(message.reply)}
     if message.role == "model":
         calls = [{"name": name, "arguments": value_to_json(arguments)} for name, arguments in message.tool_calls]
-        return {**told, "model": message.name, "text": message.text, "tool_calls": calls}
+        return {**base, "model": message.name, "text": message.text, "tool_calls": calls}
     if message.role == "tool":
         approval = None if message.decision is None else to_json(message.decision)
-        outcome = {
+        return {
+            **base,
             "name": message.name,
             "ok": message.ok,
             "child_run_id": message.child_run_id or None,
             "content": value_to_json(message.content),
+            "approval": approval,
         }
-        return {**told, **outcome, "approval": approval}
-    return {**told, "text": message.text, "ok": message.ok}
+    return {**base, "text": message.text, "ok": message.ok}
 
 
 def message_from_json(data: Mapping[str, Any], decode_call: Callable[[Any], ModelCallReport]) -> ConversationMessage:
-    """The same from JSON; ``decode_call`` reads the answer of a model."""
-    role, number, before = data["role"], data["number"], data["is_history"]
+    """A message from its JSON form; ``decode_call`` decodes the answer of a model."""
+    role, number, is_history = data["role"], data["number"], data["is_history"]
     if "usage" in data:
-        reply = decode_call(data).reply
-        return (
-            _make_reply_message(number, reply)
-            if role == "model"
-            else ConversationMessage(role, reply.text, number, reply.model, reply=reply)
-        )
+        reply = decode_call(data)
+        if role == "model":
+            return _make_reply_message(number, reply)
+        return ConversationMessage(role, reply.text, number, reply.model, reply=reply)
     if role == "model":
-        calls = [(one["name"], one["arguments"]) for one in data["tool_calls"]]
-        return ConversationMessage(role, data["text"], number, data["model"], is_history=before, tool_calls=calls)
+        calls = [(call["name"], call["arguments"]) for call in data["tool_calls"]]
+        return ConversationMessage(role, data["text"], number, data["model"], is_history=is_history, tool_calls=calls)
     if role != "tool":
-        return ConversationMessage(role, data["text"], number, ok=data["ok"], is_history=before)
+        return ConversationMessage(role, data["text"], number, ok=data["ok"], is_history=is_history)
     approval = data["approval"]
     return ConversationMessage(
         role,
@@ -351,7 +351,7 @@ def message_from_json(data: Mapping[str, Any], decode_call: Callable[[Any], Mode
         number,
         data["name"],
         ok=data["ok"],
-        is_history=before,
+        is_history=is_history,
         child_run_id=data["child_run_id"] or "",
         content=data["content"],
         decision=None if approval is None else ApprovalDecision(**approval),

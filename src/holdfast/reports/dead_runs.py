@@ -1,4 +1,4 @@
-"""Dead runs: those whose workers died too often while they held nothing else, and what was in flight."""
+"""Dead runs: their workers died too often while they held nothing else. And what was in flight."""
 
 from __future__ import annotations
 
@@ -18,63 +18,68 @@ from holdfast.stores.operations import Run
 
 @dataclass(frozen=True, slots=True)
 class StepInFlight:
-    """A step that had begun, and of which nothing was recorded."""
+    """A step that had started, and has no recorded outcome."""
 
     name: str
     number: int
-    """As ``holdfast show`` numbers it."""
+    """The number of the step in ``holdfast show``."""
     attempt: int
     since: UtcDatetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class DeadRun:
-    """A run that nobody takes up any more until a person retries it."""
+    """A run that no worker executes until a person retries it."""
 
     id: str
     workflow: str
     since: UtcDatetime
     death_count: int
-    """Workers that died while they held nothing but this run, without anything new recorded."""
+    """Number of workers that died while they held only this run, without a new record."""
     worker: str
-    """The last of them."""
+    """The last of these workers."""
     reason: str
     in_flight: tuple[StepInFlight, ...]
-    """What it was doing. A step that kills its worker within a tenth of a second may not be known."""
+    """The steps in flight. A step that kills its worker within a tenth of a second may be missing."""
     record_count: int
-    """How many are in its journal."""
+    """Number of records in its journal."""
     last_step_name: str
     """The name of the last step that was recorded, or ``""``."""
     parent: str | None
 
 
 async def list_dead_runs(store: Store, workflow: str | None, limit: int, before: str | None = None) -> list[DeadRun]:
-    """Dead runs, those that were created last first. Raises ``RunNotFound`` for a ``before`` that is not there."""
-    last = None if before is None else (await find_run(store, before)).key
-    where = RunFilter(states=[RunState.DEAD], workflow=workflow)
-    found = [await _read_dead_run(store, run) for run in await store.list_runs(where, limit=limit, before_key=last)]
-    return [one for one in found if one is not None]
+    """Dead runs, newest first. Raises ``RunNotFound`` if the run ``before`` does not exist."""
+    before_key = None if before is None else (await find_run(store, before)).key
+    run_filter = RunFilter(states=[RunState.DEAD], workflow=workflow)
+    rows = await store.list_runs(run_filter, limit=limit, before_key=before_key)
+    dead_runs = [await _read_dead_run(store, run) for run in rows]
+    return [dead_run for dead_run in dead_runs if dead_run is not None]
 
 
 async def _read_dead_run(store: Store, run: Run) -> DeadRun | None:
-    # A dead run may have a long journal: no more of it is read than what is told.
+    # A dead run may have a long journal: only its first and its last record are read.
     first = await store.get_journal_page(run.id, limit=1, include_large_payloads=False)
     if first is None:
-        return None  # it was deleted meanwhile
-    newest = max((part.last_seq for part in first.segments), default=-1)
-    last = await store.get_journal_page(run.id, newest - 1, 1, include_large_payloads=False) or first
+        return None  # it was deleted in the meantime
+    last_seq = max((segment.last_seq for segment in first.segments), default=-1)
+    last = await store.get_journal_page(run.id, last_seq - 1, 1, include_large_payloads=False) or first
     error = run.error or b""
     try:
-        told: Any = json.loads(error)
-        worker = str(told.get("worker") or "")
-        doing = [(int(s["position"]), str(s["name"]), int(s["attempt"]), float(s["at"])) for s in told["in_flight"]]
-    except (ValueError, AttributeError, KeyError, TypeError):  # it was written before that was noted
-        worker, doing = "", []
+        details: Any = json.loads(error)
+        worker = str(details.get("worker") or "")
+        steps = {
+            int(step["position"]): _make_step_in_flight(
+                int(step["position"]), str(step["name"]), int(step["attempt"]), float(step["at"])
+            )
+            for step in details["in_flight"]
+        }
+    except (ValueError, AttributeError, KeyError, TypeError):  # an older version recorded no details
+        worker, steps = "", {}
     try:
         reason = read_error_info(error).message
     except CodecError as problem:
         reason = str(problem)
-    steps = {step[0]: _make_step_in_flight(*step) for step in doing}
     for position, attempt in first.attempts.items():
         if position not in steps and attempt.outcome is None:
             steps[position] = _make_step_in_flight(position, attempt.name, attempt.attempt, attempt.at)
@@ -86,7 +91,7 @@ async def _read_dead_run(store: Store, run: Run) -> DeadRun | None:
         worker=worker,
         reason=reason,
         in_flight=tuple(step for _, step in sorted(steps.items())),
-        record_count=sum(part.record_count for part in first.segments),
+        record_count=sum(segment.record_count for segment in first.segments),
         last_step_name=last.records[-1].name if last.records else "",
         parent=run.parent or None,
     )

@@ -1,9 +1,9 @@
-"""How far a reader of events has come, as a text that it can keep.
+"""The position of a reader of events, as a text that the reader can store.
 
-Events come from two streams, records and notices, whose numbers each rise (see ``stores.live_events``): an offset says
-how far the reader has come in both. And it says how much the reader has seen of every answer that is still in flight,
-so that a reader which goes on, perhaps in another process, perhaps long after that answer was recorded, can be given
-exactly the rest of it, or be told that what it has seen is void.
+Events come from two streams with increasing numbers, records and live events (see ``stores.live_events``). An offset
+holds the position in both, and how much the reader has seen of every answer in flight. So a reader that continues,
+perhaps in another process, perhaps long after that answer was recorded, gets exactly the rest of it, or learns that the
+part it has seen is invalid.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ _FORMAT_VERSION = 1
 
 
 class SeenText(NamedTuple):
-    """What a reader has seen of an answer in flight."""
+    """The part of an answer in flight that a reader has seen."""
 
     part: str
-    """Of which attempt, and which request of it: see ``engine.live_events``."""
+    """The attempt, and its request: see ``engine.live_events``."""
     char_count: int = 0
     checksum: int = 0
-    """A sum over them, by which a text is known to begin with them."""
+    """Of these characters, to check whether a text begins with them."""
 
     def extend(self, text: str) -> SeenText:
-        """With a further piece."""
+        """The same with another piece."""
         return SeenText(self.part, self.char_count + len(text), _checksum_text(text, self.checksum))
 
     def is_prefix_of(self, text: str) -> bool:
-        """Whether the text begins with what was seen."""
+        """Whether the text begins with the seen part."""
         return self.char_count <= len(text) and _checksum_text(text[: self.char_count]) == self.checksum
 
 
 @dataclass(slots=True)
 class EventCursor:
-    """How far a reader has come."""
+    """The position of a reader."""
 
     seq: int = -1
-    """The last record that it was told of."""
+    """The last record that it has seen."""
     live_event_number: int = 0
-    """The last notice."""
+    """The last live event."""
     has_ended: bool = False
-    """It was told that the run has ended."""
+    """It has seen the end of the run."""
     seen_texts: dict[int, SeenText] = field(default_factory=dict[int, SeenText])
     """By the position of the command in flight."""
 
     def encode(self, run: Run) -> str:
-        """As a text."""
-        seen = [[position, *one] for position, one in self.seen_texts.items()]
+        """The offset."""
+        seen = [[position, *text] for position, text in self.seen_texts.items()]
         data = to_json(
             [_FORMAT_VERSION, _checksum_run(run), self.seq, self.live_event_number, int(self.has_ended), seen]
         )
@@ -62,7 +62,7 @@ class EventCursor:
 
 
 def decode_cursor(offset: str | None, run: Run) -> EventCursor:
-    """From the text; from the beginning, if there is none. Raises ``UsageError`` for one that is no offset."""
+    """The position of an offset; without one, the beginning. Raises ``UsageError`` for an invalid offset."""
     if offset is None:
         return EventCursor()
     number, *rest = _decode_offset(offset)
@@ -71,13 +71,14 @@ def decode_cursor(offset: str | None, run: Run) -> EventCursor:
             f"the offset {offset!r} was given out by a newer version of Holdfast: upgrade this one, or read from the "
             f"beginning"
         )
-    mark, seq, notice, ended, seen = rest
-    if mark != _checksum_run(run):
+    checksum, seq, live_event_number, has_ended, seen = rest
+    if checksum != _checksum_run(run):
         raise UsageError(
             f"the offset {offset!r} is that of another run than {run.id!r}: go on with an offset that events of this "
             f"run had, or read from the beginning"
         )
-    return EventCursor(seq, notice, bool(ended), {position: SeenText(*one) for position, *one in seen})
+    seen_texts = {position: SeenText(*text) for position, *text in seen}
+    return EventCursor(seq, live_event_number, bool(has_ended), seen_texts)
 
 
 def _decode_offset(offset: Any) -> list[Any]:
@@ -95,7 +96,7 @@ def _decode_offset(offset: Any) -> list[Any]:
 
 
 def _checksum_run(run: Run) -> int:
-    """By which an offset of another run is known: no two runs have the same seed."""
+    """Identifies the run of an offset: no two runs have the same seed."""
     return zlib.crc32(run.id.encode() + run.seed)
 
 

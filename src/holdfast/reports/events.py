@@ -1,18 +1,18 @@
-"""What happens in a run, as a stream of events that anybody can follow, from anywhere, and go on with at any time.
+"""The events of a run, as a stream that readers can follow from any process and continue at any time.
 
-Events are made from two streams of the store: the run's records, which are durable and tell every outcome, and its
-notices, which tell what is in flight (see ``stores.live_events``). A reader's cursor is a place in both, and says how
-much of each answer in flight it has seen (``event_offsets``). So nothing about readers is kept anywhere: one that is
-gone costs nothing, and one that comes back with its last offset goes on without loss and without repeats.
+Events are made from two streams of the store: the run's records, which are durable and have every outcome, and its live
+events, which show what is in flight (see ``stores.live_events``). A reader's cursor is a position in both, and says how
+much of each answer in flight it has seen (``event_offsets``). So no state of a reader is stored: a reader that leaves
+costs nothing, and one that returns with its last offset misses nothing and sees nothing twice.
 
-**Texts.** For every model call, what the "text" events since the last "retracted" say, put together, is the recorded
-text by the time the call's "answered" comes. A reader that was there has it piece by piece; one that came too late has
-it as one piece, made from the record; one that had seen a part gets the rest. When what it had seen is not the
-beginning of what was recorded (another attempt answered: the process died over the first one, or the request failed),
-it is told so first: "retracted".
+**Texts.** For every model call, the "text" events since the last "retracted", joined, are the recorded text by the time
+the call's "answered" comes. A reader that followed the call gets it in pieces; one that came too late gets it as one
+piece, from the record; one that saw a part gets the rest. If the part that it saw is not the beginning of the recorded
+text (another attempt answered, because the process died during the first one or the request failed), it gets
+"retracted" first.
 
-**A retry** takes records back, and their numbers are used again. It leaves a notice, from which the reader knows where
-to go on. In what is read at one moment, records above that place are newer than the notice, and come after it.
+**A retry** removes records, and their numbers are used again. It leaves a live event from which the reader knows where
+to continue. In one read, records above that position are newer than this live event, and come after it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from holdfast.reports.agent_result import decode_plain_output
 from holdfast.reports.event_offsets import EventCursor, SeenText, decode_cursor
 from holdfast.reports.formatting import value_to_json
 from holdfast.reports.plans import plan_from_record
-from holdfast.reports.recorded_reply import RecordedReply, reply_from_record
+from holdfast.reports.recorded_reply import ModelCallReport, reply_from_record
 from holdfast.reports.recorded_values import decode_recorded_error, get_record_error
-from holdfast.reports.types import ModelCallReport, RecordedError
+from holdfast.reports.types import RecordedError
 from holdfast.services.json_form import UserData, UtcDatetime, to_json
 from holdfast.services.lookup import find_run
 from holdfast.services.store_provider import POLL_INTERVAL_S, OpenStoreProvider, StoreProvider
@@ -55,21 +55,21 @@ from holdfast.stores.live_events import (
 from holdfast.stores.operations import LiveEvent, Run
 
 MIN_POLL_INTERVAL_S = 0.05
-"""Seconds between two looks at a run: on a busy store something is new all the time, mostly of other runs."""
+"""Seconds between two reads of a run: a busy store changes all the time, mostly because of other runs."""
 
 PAGE_SIZE = 200
-"""So many records, and as many notices, are read at once."""
+"""Maximum number of records, and of live events, in one read."""
 
 COMPACTION_STEP = "compaction"
-"""The step by which an agent sums up what was said: see ``agents.compaction``."""
+"""The step in which an agent summarizes its conversation: see ``agents.compaction``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that has happened in a run."""
+    """Something that happened in a run."""
 
     offset: str
-    """Where to go on behind this event: hand it to ``events(after=...)``. Keep it as it is."""
+    """The position after this event. Pass it unchanged to ``events(after=...)`` to continue from here."""
     kind: str
     """``started``, ``text``, ``retracted``, ``answered``, ``step``, ``plan``, ``approval``, ``compacted``, ``child``,
     ``start``, ``signal``, ``timer``, ``compensation``, ``cancel``, ``deadline``, ``patch``, ``delivered``,
@@ -77,16 +77,16 @@ class Event:
     at: UtcDatetime
     run_id: str
     step: int | None = None
-    """The number of the step, signal or child that it belongs to, as ``holdfast show`` has it."""
+    """The number of its step, signal, or child, as in ``holdfast show``."""
     name: str = ""
-    """The name of that: of a tool, a step, a signal, an agent; ``model call``."""
+    """The name of its tool, step, signal, or agent; ``model call``."""
     text: str = ""
-    """Of ``text``: the piece. Of ``answered`` and ``compacted``: the whole text."""
+    """For ``text``: the piece. For ``answered`` and ``compacted``: the whole text."""
     data: UserData = field(default_factory=dict[str, Any])
-    """What else there is to tell, as plain data."""
+    """More details, as plain data."""
 
     def to_json(self) -> dict[str, Any]:
-        """For programs, under stable names."""
+        """The JSON form, for programs."""
         return to_json(self)
 
 
@@ -98,7 +98,7 @@ async def read_events(
     follow: bool = True,
     runner: OffLoopRunner = run_off_loop,
 ) -> AsyncGenerator[Event]:
-    """The events of a run behind the offset ``after``, until it has ended; without ``follow``, those that are there.
+    """The events of a run after the offset ``after``, until it has ended; without ``follow``, those so far.
 
     ``runner`` decodes large values.
     """
@@ -116,29 +116,29 @@ async def read_events(
             except StoreUnavailable:
                 if not follow:
                     raise
-                await subscription.wait(POLL_INTERVAL_S)  # the store may return soon, and the reader has its place
+                await subscription.wait(POLL_INTERVAL_S)  # the store may return soon, and the reader keeps its position
                 continue
             if feed is None:
                 raise RunNotFound(f"run {run_id!r} is not in {store.url} any more", run_id)
-            taken, size = reader.iter_events(feed), get_max_value_bytes(feed)
-            while (event := await runner(size, lambda taken=taken: next(taken, None))) is not None:
+            events, size = reader.iter_events(feed), get_max_value_bytes(feed)
+            while (event := await runner(size, lambda events=events: next(events, None))) is not None:
                 yield await add_approval_details(store, event)
             if reader.has_more:
                 continue
             if reader.cursor.has_ended or not follow:
                 return
-            looked = asyncio.get_running_loop().time()
+            read_at = asyncio.get_running_loop().time()
             await subscription.wait(POLL_INTERVAL_S)
-            await asyncio.sleep(MIN_POLL_INTERVAL_S - (asyncio.get_running_loop().time() - looked))
+            await asyncio.sleep(MIN_POLL_INTERVAL_S - (asyncio.get_running_loop().time() - read_at))
 
 
 def get_max_value_bytes(feed: RunUpdates) -> int:
-    """Bytes of the largest value in what was read."""
-    return max(len(feed.run.output or b""), *(len(one.payload or b"") for one in feed.records), 0)
+    """Bytes of the largest value that was read."""
+    return max(len(feed.run.output or b""), *(len(record.payload or b"") for record in feed.records), 0)
 
 
 def check_not_in_workflow(run_id: str) -> None:
-    """Nobody follows a run in workflow code. Raises ``UsageError``."""
+    """Raise ``UsageError`` in workflow code, which cannot follow a run."""
     if get_current_execution() is not None:
         raise UsageError(
             f"the events of run {run_id!r} were asked for in workflow code, where they would differ on replay: follow "
@@ -147,12 +147,12 @@ def check_not_in_workflow(run_id: str) -> None:
 
 
 async def list_events(store: Store, run_id: str, after: str | None = None) -> list[Event]:
-    """The events of a run behind an offset that are there now, from a store that is open."""
+    """The events of a run so far, after an offset, from an open store."""
     return [event async for event in read_events(OpenStoreProvider(store), run_id, after, follow=False)]
 
 
 async def add_approval_details(store: Store, event: Event) -> Event:
-    """An event; of an approval, with what is asked."""
+    """An event; that of an approval gets the question."""
     if event.kind != "approval" or event.data["state"] in ("withdrawn", "answered"):
         return event
     found = await store.list_approvals(ApprovalFilter(id_prefix=event.data["id"], only_open=False), limit=1)
@@ -172,43 +172,44 @@ def _approval_to_json(approval: Approval) -> dict[str, Any]:
 
 
 class EventReader:
-    """Makes events of what is read from the store, and knows how far it has come."""
+    """Builds events from records and live events, and keeps the reader's position."""
 
     def __init__(self, run: Run, cursor: EventCursor, page_size: int = PAGE_SIZE) -> None:
         self.cursor = cursor
         self.has_more = True
-        """Whether there is more to read at once."""
+        """Whether there is more to read now."""
         self._run = run
         self._page_size = page_size
 
     def iter_events(self, feed: RunUpdates) -> Iterator[Event]:
-        """The events in what was read behind the cursor; each moves the cursor, so take one at a time."""
+        """The events in what was read after the cursor. Each one moves the cursor, so take one at a time."""
         self._run = feed.run
-        more_records, more_notices = len(feed.records) >= self._page_size, len(feed.live_events) >= self._page_size
-        records, notices = list(feed.records), list(feed.live_events)
-        places = _find_barriers(notices)
+        has_more_records = len(feed.records) >= self._page_size
+        has_more_live_events = len(feed.live_events) >= self._page_size
+        records, live_events = list(feed.records), list(feed.live_events)
+        barriers = _find_barriers(live_events)
         self.has_more = True
-        while records or notices:
-            if not records and more_records:
-                return  # what comes next may be earlier than these notices
-            if not notices and more_notices:
+        while records or live_events:
+            if not records and has_more_records:
+                return  # the next record may be earlier than these live events
+            if not live_events and has_more_live_events:
                 return
-            if notices and (not records or _is_before(notices[0][1], places[0], records[0])):
-                number, notice = notices.pop(0)
-                places.pop(0)
+            if live_events and (not records or _is_before(live_events[0][1], barriers[0], records[0])):
+                number, live_event = live_events.pop(0)
+                barriers.pop(0)
                 seq = self.cursor.seq
-                yield from self._from_live_event(number, notice)
+                yield from self._from_live_event(number, live_event)
                 if self.cursor.seq < seq:
-                    return  # a retry has taken back what this reader had seen: what is there now comes next
+                    return  # a retry removed records that this reader has seen: the new ones come next
             else:
                 yield from self._from_record(records.pop(0))
-        if more_records or more_notices:
+        if has_more_records or has_more_live_events:
             return
         self.has_more = False
         if feed.run.state.is_terminal and not self.cursor.has_ended:
             yield from self._from_run_end(feed.run)
 
-    # What is in flight
+    # Live events
 
     def _from_live_event(self, number: int, live_event: LiveEvent) -> Iterator[Event]:
         check_decrypted(live_event.data, f"what a step of run {self._run.id!r} has told")
@@ -241,12 +242,12 @@ class EventReader:
             yield self._make_event("reopened", at, None, "")
 
     def _retract(self, position: int, at: float) -> Iterator[Event]:
-        """What was seen of this answer is void."""
+        """Declare the part of this answer that the reader has seen invalid."""
         seen = self.cursor.seen_texts.pop(position)
         if seen.char_count:
             yield self._make_event("retracted", at, position, "", {"char_count": seen.char_count})
 
-    # What is recorded
+    # Records
 
     def _from_record(self, record: Record) -> Iterator[Event]:
         check_decrypted(record.payload or b"", f"record {record.seq} of run {self._run.id!r}")
@@ -256,7 +257,7 @@ class EventReader:
             return
         if record.kind.has_position and (seen := self.cursor.seen_texts.get(record.position)) is not None:
             if record.ok and seen.part.startswith(f"{record.epoch}.{record.attempts}."):
-                del self.cursor.seen_texts[record.position]  # what a step has said itself, on its way to this outcome
+                del self.cursor.seen_texts[record.position]  # text that the step published before this outcome
             else:
                 yield from self._retract(record.position, record.at)
         self.cursor.seq = record.seq
@@ -266,14 +267,14 @@ class EventReader:
             items = [{"task": item.task, "status": item.status} for item in plan]
             yield self._make_record_event(record, "plan", {"plan": items})
         elif record.kind is RecordKind.APPROVAL:
-            answered: dict[str, Any] = _decode_json(record.payload) or {}
-            answer = {"state": "answered", "id": record.preview, **answered}
-            yield self._make_record_event(record, "approval", answer)
+            answer: dict[str, Any] = _decode_json(record.payload) or {}
+            data = {"state": "answered", "id": record.preview, **answer}
+            yield self._make_record_event(record, "approval", data)
         else:
             yield self._make_record_event(record, record.kind.label, _outcome_to_json(record))
 
-    def _from_model_reply(self, record: Record, reply: RecordedReply) -> Iterator[Event]:
-        """A model's answer: first what the reader lacks of its text."""
+    def _from_model_reply(self, record: Record, reply: ModelCallReport) -> Iterator[Event]:
+        """A model's answer, after the part of its text that the reader has not seen."""
         position, part = record.position, f"{record.epoch}.{record.attempts}.{len(reply.failed_models)}"
         seen = self.cursor.seen_texts.get(position)
         if seen is not None and (seen.part != part or not seen.is_prefix_of(reply.text)):
@@ -291,7 +292,7 @@ class EventReader:
     def _from_run_end(self, run: Run) -> Iterator[Event]:
         at = run.created_at if run.finished_at is None else run.finished_at
         for position in list(self.cursor.seen_texts):
-            yield from self._retract(position, at)  # nobody will record it
+            yield from self._retract(position, at)  # it will not be recorded
         self.cursor.has_ended = True
         data: dict[str, Any] = {"state": run.state.value}
         if run.error is not None:
@@ -326,35 +327,35 @@ class EventReader:
         )
 
 
-# In which order
+# Order
 
 
 def _find_barriers(live_events: Sequence[tuple[int, LiveEvent]]) -> list[int | None]:
-    """For each notice of a retry, the last record that comes before it: one that all later retries have kept, too."""
-    places: list[int | None] = []
-    least: int | None = None
-    for _, notice in reversed(live_events):
-        if notice.kind == REOPENED:
-            kept = json.loads(notice.data)
-            least = kept if least is None else min(least, kept)
-        places.append(least)
-    return places[::-1]
+    """For each live event, the last record that comes before the next retry: all later retries kept it, too."""
+    barriers: list[int | None] = []
+    lowest: int | None = None
+    for _, live_event in reversed(live_events):
+        if live_event.kind == REOPENED:
+            kept_seq = json.loads(live_event.data)
+            lowest = kept_seq if lowest is None else min(lowest, kept_seq)
+        barriers.append(lowest)
+    return barriers[::-1]
 
 
 def _is_before(live_event: LiveEvent, kept_seq: int | None, record: Record) -> bool:
-    """Whether the notice comes before the record. ``kept_seq`` is of the next retry, if one is among the notices."""
+    """Whether the live event comes before the record. ``kept_seq`` is the last record that the next retry kept."""
     if kept_seq is not None and record.seq > kept_seq:
-        return True  # a retry was made before this was recorded
+        return True  # the retry was made before this was recorded
     if live_event.kind == REOPENED:
         return False
     return live_event.at < record.at
 
 
-# What there is to tell
+# Data
 
 
-def _reply_to_json(reply: RecordedReply) -> dict[str, Any]:
-    data: dict[str, Any] = to_json(ModelCallReport.from_reply(reply))
+def _reply_to_json(reply: ModelCallReport) -> dict[str, Any]:
+    data: dict[str, Any] = to_json(reply)
     del data["text"]  # it is the event's own
     return data
 
@@ -365,12 +366,12 @@ def _outcome_to_json(record: Record) -> dict[str, Any]:
     if record.kind is RecordKind.SIGNAL:
         return {"value": _decode_json(record.payload)}
     is_run = record.kind in (RecordKind.CHILD, RecordKind.START)
-    told = {"run_id": record.preview} if is_run else {"arguments": record.preview, "attempts": record.attempts}
-    data: dict[str, Any] = {"ok": record.ok, **told}
+    details = {"run_id": record.preview} if is_run else {"arguments": record.preview, "attempts": record.attempts}
+    data: dict[str, Any] = {"ok": record.ok, **details}
     if not record.ok:
         return data | {"error": record_error_to_json(record)}
     if record.kind is RecordKind.START:
-        return data  # what it comes to, nobody waits for
+        return data  # the run does not wait for its result
     return data | {"value": _decode_output(record.payload or b"null") if is_run else _decode_json(record.payload)}
 
 
@@ -379,12 +380,12 @@ def _decode_json(payload: bytes | None) -> Any:
 
 
 def _decode_output(payload: bytes) -> Any:
-    """The output of a run: of an agent, its answer."""
+    """The output of a run; the answer of an agent."""
     return value_to_json(_try_decode(decode_plain_output, payload))
 
 
 def record_error_to_json(record: Record) -> dict[str, str]:
-    """The type and the message of what a record that is not ``ok`` tells."""
+    """The type and the message of the error in a record that is not ``ok``."""
     return _summarize_error(get_record_error(record))
 
 
@@ -393,7 +394,7 @@ def _summarize_error(error: RecordedError | None) -> dict[str, str]:
 
 
 def _try_decode(decode: Callable[[bytes], Any], payload: bytes) -> Any:
-    """What is recorded; ``None`` for what this version cannot read: it stops nobody from following the run."""
+    """The recorded value; ``None`` if this version cannot decode it, so that readers can still follow the run."""
     try:
         return decode(payload)
     except (CodecError, ValueError, KeyError, TypeError):

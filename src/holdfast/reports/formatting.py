@@ -1,4 +1,4 @@
-"""How a run is told: spans of time, numbers, recorded text and values, commands."""
+"""Durations, numbers, recorded texts and values, and commands, as text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.services.wire_values import to_wire
 
 
 def value_to_json(value: Any) -> Any:
-    """A recorded value as JSON can say it: what JSON has no form for, in words."""
+    """A recorded value as JSON; values that JSON cannot express become text."""
     return to_wire(value, tagged=False)
 
 
 def format_duration(duration_s: float) -> str:
-    """A span of time, as exact as one wants to know it."""
+    """A duration, with a precision that suits its length."""
     if duration_s < 0.00995:
         return f"{max(0.0, duration_s) * 1000:.1f} ms"
     if duration_s < 0.9995:
@@ -33,18 +33,18 @@ def format_duration(duration_s: float) -> str:
 
 
 def format_iso(timestamp: float | None) -> str | None:
-    """A moment, for programs."""
+    """A time in ISO 8601."""
     return None if timestamp is None else to_datetime(timestamp).isoformat()
 
 
 def make_printable(text: str) -> str:
-    """Recorded text, with whatever could steer a terminal made visible, and what is sealed in it told."""
+    """Recorded text with control characters made visible and encrypted parts masked."""
     text = mask_encrypted_text(text).expandtabs(4)
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
 def to_one_line(text: str, max_chars: int | None = None) -> str:
-    """Recorded text on one line, cut at ``max_chars`` characters."""
+    """Recorded text on one line, of at most ``max_chars`` characters."""
     line = make_printable(" ".join(text.split()))
     return line if max_chars is None or len(line) <= max_chars else line[: max(max_chars - 1, 0)] + "…"
 
@@ -55,15 +55,15 @@ def format_count(count: int, noun: str) -> str:
 
 
 def format_list(words: Sequence[str], max_items: int = 4) -> str:
-    """``a, b and c``; of many, the first few, and how many more."""
-    shown = (
-        list(words) if len(words) <= max_items else [*words[: max_items - 1], f"{len(words) - max_items + 1:,} more"]
-    )
+    """``a, b and c``; of many, the first few and the number of others."""
+    shown = list(words)
+    if len(words) > max_items:
+        shown = [*words[: max_items - 1], f"{len(words) - max_items + 1:,} more"]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes."""
+    """``1.5 MiB``, ``12 bytes``."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit:
             return f"{count / unit:.1f}".removesuffix(".0") + f" {name}"
@@ -71,5 +71,5 @@ def format_bytes(count: int) -> str:
 
 
 def format_command(*words: str) -> str:
-    """A command to be copied into a shell."""
+    """A ``holdfast`` command to copy into a shell."""
     return shlex.join(["holdfast", *words])

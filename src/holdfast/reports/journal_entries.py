@@ -1,4 +1,4 @@
-"""Records as a story tells them."""
+"""Records in the form of a run report."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from holdfast.reports.model_replies import (
     is_agent_model_call,
     is_final_reply,
 )
-from holdfast.reports.recorded_reply import RecordedReply, reply_from_record
+from holdfast.reports.recorded_reply import ModelCallReport, reply_from_record
 from holdfast.reports.recorded_values import decode_for_display, get_record_error
 from holdfast.reports.tool_calls import get_required_approval, is_cleared
-from holdfast.reports.types import JournalEntry, ModelCallReport, ToolCallReport
+from holdfast.reports.types import JournalEntry
 from holdfast.services.approvals import APPROVAL_REMINDER_STEP, APPROVAL_START_STEP
 from holdfast.services.json_form import UnreadableValue
 from holdfast.services.settlement import is_outcome_unknown
@@ -28,21 +28,21 @@ from holdfast.services.timestamps import to_datetime
 from holdfast.stores.operations import Run
 
 _APPROVAL_STEPS = (APPROVAL_START_STEP, APPROVAL_REMINDER_STEP)
-"""The steps that ``authoring.approval_requests`` adds to an approval. No step of a user has a space in its name."""
+"""The steps that ``authoring.approval_requests`` adds to an approval. Users' steps have no space in their names."""
 
 TIMED_KINDS = (RecordKind.STEP, RecordKind.COMPENSATION)
-"""Kinds of records that took the time of a worker."""
+"""Kinds of records that take a worker's time."""
 
 MAX_BRIEF_BYTES = 4 * 1024
-"""Values above this size, in bytes of JSON, are told only by their beginning where many are told."""
+"""Maximum size of a value in a list of records, in bytes of JSON. Larger ones are truncated."""
 _EXCERPT_CHARS = 1024
-"""So many characters of them."""
+"""Number of characters that are left of a truncated value."""
 
 
 def entry_from_record(
     record: Record, run: Run, omitted_bytes: int | None = None, *, brief: bool = False, replay_count: int
 ) -> JournalEntry:
-    """A record as it is told; ``omitted_bytes`` is the size of a value that was not read."""
+    """The entry for a record; ``omitted_bytes`` is the size of a value that was not read."""
     error, reply = get_record_error(record), reply_from_record(record)
     has_run = record.kind in (RecordKind.CHILD, RecordKind.START)
     outcome, reason = _classify_outcome(record)
@@ -62,7 +62,7 @@ def entry_from_record(
         duration_s=round(record.at - record.started_at, 6) if record.kind in TIMED_KINDS else None,
         arguments="" if has_run else mask_encrypted_text(record.preview),
         output=_decode_output(record, reply) if record.ok else None,
-        model_call=None if reply is None else ModelCallReport.from_reply(reply),
+        model_call=reply,
         error=error,
         size=len(record.payload or b"") if omitted_bytes is None else omitted_bytes,
         is_truncated=False,
@@ -77,16 +77,16 @@ def entry_from_record(
 
 
 def is_internal(record: Record, run: Run) -> bool:
-    """Whether a record was made for an approval or a session, and not for a call in the workflow's code."""
+    """Whether a record belongs to an approval or a session, and not to a call in the workflow's code."""
     if record.kind is RecordKind.STEP:
-        begins_session = bool(run.session) and record.name == SESSION_STEP and record.position == 0
-        return begins_session or record.name in _APPROVAL_STEPS
-    # An agent waits for the run before it in its session.
+        starts_session = bool(run.session) and record.name == SESSION_STEP and record.position == 0
+        return starts_session or record.name in _APPROVAL_STEPS
+    # An agent waits for the previous run of its session.
     return record.kind is RecordKind.CHILD and bool(run.previous_run) and record.preview == run.previous_run
 
 
 def _classify_outcome(record: Record) -> tuple[str, str | None]:
-    """What has come of it, and why, where that is not what its error says."""
+    """The outcome, and the reason if it is not the error."""
     if record.ok:
         return "ok", None
     if (refusal := decode_budget_exceeded(record)) is not None:
@@ -100,36 +100,37 @@ def _classify_outcome(record: Record) -> tuple[str, str | None]:
     return "unknown" if is_outcome_unknown(record) else "failed", None
 
 
-def _decode_output(record: Record, reply: RecordedReply | None) -> Any:
-    """What workflow code was handed: an agent's loop the reply, whoever calls an ``@llm_step`` the answer in it."""
+def _decode_output(record: Record, reply: ModelCallReport | None) -> Any:
+    """What workflow code got: the answer of an ``@llm_step``, or nothing for a reply that an agent's loop got."""
     if reply is None:
         return decode_for_display(record.payload)
     return None if is_agent_model_call(record) or not is_final_reply(reply) else extract_answer(reply)
 
 
-# In short
+# Truncation
 
 
 def _truncate_entry(entry: JournalEntry) -> JournalEntry:
     output, is_cut = _truncate_value(entry.output)
-    said = entry.model_call
-    if said is not None:
-        calls = [_truncate_value(call.arguments) for call in said.tool_calls]
-        texts = [(text[:_EXCERPT_CHARS], len(text) > MAX_BRIEF_BYTES) if len(text) > MAX_BRIEF_BYTES else (text, False)
-                 for text in (said.text, said.thinking)]  # fmt: skip
-        is_cut = is_cut or any(cut for _, cut in (*calls, *texts))
-        given = zip(said.tool_calls, calls, strict=True)
-        said = replace(
-            said,
-            text=texts[0][0],
-            thinking=texts[1][0],
-            tool_calls=tuple(ToolCallReport(call.id, call.name, arguments) for call, (arguments, _) in given),
+    model_call = entry.model_call
+    if model_call is not None:
+        text, thinking = (_truncate_text(text) for text in (model_call.text, model_call.thinking))
+        calls = [_truncate_value(call.arguments) for call in model_call.tool_calls]
+        is_cut = is_cut or (text, thinking) != (model_call.text, model_call.thinking) or any(cut for _, cut in calls)
+        tool_calls = tuple(
+            replace(call, arguments=arguments)
+            for call, (arguments, _) in zip(model_call.tool_calls, calls, strict=True)
         )
-    return replace(entry, output=output, model_call=said, is_truncated=is_cut)
+        model_call = replace(model_call, text=text, thinking=thinking, tool_calls=tool_calls)
+    return replace(entry, output=output, model_call=model_call, is_truncated=is_cut)
+
+
+def _truncate_text(text: str) -> str:
+    return text[:_EXCERPT_CHARS] if len(text) > MAX_BRIEF_BYTES else text
 
 
 def _truncate_value(value: Any) -> tuple[Any, bool]:
-    """A value, or the beginning of what it is as JSON; and whether it was cut."""
+    """A value, or the beginning of its JSON; and whether it was cut."""
     if value is None or isinstance(value, UnreadableValue):
         return value, False
     text = value if isinstance(value, str) else json.dumps(value_to_json(value), ensure_ascii=False)

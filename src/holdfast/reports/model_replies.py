@@ -1,4 +1,4 @@
-"""What is recorded of model calls, read without the model library: answers, and calls that a budget did not allow."""
+"""Records of model calls, decoded without the model library: answers, and calls that were not made."""
 
 from __future__ import annotations
 
@@ -13,51 +13,47 @@ from holdfast.reports.recorded_reply import (
     ANSWER_TOOL,
     MODEL_CALL_STEP,
     FailedModel,
+    ModelCallReport,
     RecordedCompaction,
-    RecordedReply,
 )
 
 
 def is_agent_model_call(record: Record) -> bool:
-    """Whether it is a model call of an agent; that of an ``@llm_step`` has the step's name."""
+    """Whether it is a model call of an agent. The model call of an ``@llm_step`` has the step's name."""
     return record.kind is RecordKind.STEP and record.name == MODEL_CALL_STEP
 
 
-def is_final_reply(reply: RecordedReply) -> bool:
-    """Whether this answer is the agent's."""
+def is_final_reply(reply: ModelCallReport) -> bool:
+    """Whether this is the agent's final answer."""
     if reply.feedback is not None or reply.compaction is not None:
         return False
     return not reply.tool_calls or any(call.name == ANSWER_TOOL for call in reply.tool_calls)
 
 
-def extract_answer(reply: RecordedReply) -> Any:
-    """The value of a final answer: a text, or what the tool was called with that stands for the answer."""
-    given = next((call for call in reply.tool_calls if call.name == ANSWER_TOOL), None)
-    if given is None:
+def extract_answer(reply: ModelCallReport) -> Any:
+    """The value of a final answer: its text, or the arguments of the answer tool."""
+    answer_call = next((call for call in reply.tool_calls if call.name == ANSWER_TOOL), None)
+    if answer_call is None:
         return reply.text
-    arguments = cast("dict[str, Any]", given.arguments)
+    arguments = cast("dict[str, Any]", answer_call.arguments)
     return arguments[ANSWER_ARGUMENT] if list(arguments) == [ANSWER_ARGUMENT] else arguments
 
 
 def describe_failed_model(model: FailedModel) -> str:
-    """Who gave no answer, and why."""
-    tried = f" in {format_count(model.attempts, 'attempt')}" if model.attempts > 1 else ""
-    return to_one_line(f"{model.model} gave no answer{tried}: {model.error}")
+    """Which model did not answer, and why."""
+    attempts = f" in {format_count(model.attempts, 'attempt')}" if model.attempts > 1 else ""
+    return to_one_line(f"{model.model} gave no answer{attempts}: {model.error}")
 
 
 def describe_compaction(compaction: RecordedCompaction) -> str:
-    """What a compaction has done to the conversation."""
-    cut = (
-        ""
-        if compaction.max_result_length is None
-        else f"results of tools were cut to {compaction.max_result_length:,} characters"
-    )
-    if not compaction.summarized_count:
-        return cut or "nothing was left to compact"
-    told = (
-        f"{format_count(compaction.summarized_count, 'message')} summarised, the newest {compaction.kept_count:,} kept"
-    )
-    return f"{told}; {cut}" if cut else told
+    """What a compaction did to the conversation."""
+    parts: list[str] = []
+    if compaction.summarized_count:
+        count = format_count(compaction.summarized_count, "message")
+        parts.append(f"{count} summarised, the newest {compaction.kept_count:,} kept")
+    if compaction.max_result_length is not None:
+        parts.append(f"results of tools were cut to {compaction.max_result_length:,} characters")
+    return "; ".join(parts) or "nothing was left to compact"
 
 
 # Calls that were not made
@@ -85,11 +81,11 @@ def _decode_step_error(record: Record) -> Exception | None:
 
 
 def format_refusal_reason(refusal: BudgetExceeded) -> str:
-    """Which budget it was, without what to do about it: that is another thing once somebody has done it."""
+    """Which budget refused the call, without the advice, which may be out of date."""
     return parse_refusal_reason(str(refusal))
 
 
 def parse_refusal_reason(message: str) -> str:
-    """The same, from its message."""
-    told = message.partition(" The run waits: ")[0].rstrip(".")
-    return told.partition("was not made: ")[2] or told
+    """The same, from the message of the exception."""
+    fact = message.partition(" The run waits: ")[0].rstrip(".")
+    return fact.partition("was not made: ")[2] or fact

@@ -1,8 +1,8 @@
-"""What a model is told of a call that failed.
+"""The feedback that a model gets for a tool call that failed.
 
-A tool that raises, a sub-agent that fails, arguments that do not fit: none of these ends an agent's run. They are
-recorded like any failure of a step, and the model is told of them as the result of its call. The words are made from
-the record alone, whenever the conversation is, so that nobody needs the tool's code to tell it.
+A tool that raises, a sub-agent that fails, or invalid arguments do not end an agent's run. They are recorded like any
+failure of a step, and the model gets them as the result of its call. The text is made from the record alone, each time
+the conversation is built, so no reader needs the tool's code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.core.states import RunState
 from holdfast.services.approvals import Answer
 
 MAX_MESSAGE_LENGTH = 2000
-"""The most characters of an exception's message that a model is shown."""
+"""Maximum number of characters of an exception's message that a model gets."""
 
 CORRECTABLE_ERRORS = frozenset(
     {
@@ -28,13 +28,13 @@ CORRECTABLE_ERRORS = frozenset(
         "pydantic_ai.exceptions.ModelRetry",
     }
 )
-"""Their messages are written for the model, which is to call again, otherwise."""
+"""Errors with messages for the model, which should call again in another way."""
 
 _TIMEOUT_PATTERN = re.compile(r"time-out of (\S+) s")
 
 
 def describe_tool_failure(payload: bytes, tool: str) -> str:
-    """A recorded failure of a tool's step in words for the model."""
+    """A recorded failure of a tool's step, as text for the model."""
     error = read_error_info(payload)
     message = truncate(error.message, MAX_MESSAGE_LENGTH)
     if error.type in CORRECTABLE_ERRORS:
@@ -59,7 +59,7 @@ def describe_tool_failure(payload: bytes, tool: str) -> str:
 
 
 def describe_denial(tool: str, answer: Answer | None, timeout_s: float) -> str:
-    """A call that was not made, in words for the model: a person said no, or nobody answered in so many seconds."""
+    """A call that was not made, as text for the model: a person denied it, or did not answer in time."""
     if answer is None:
         return (
             f"The tool {tool!r} was not called: it needs the approval of a person, and nobody answered within "
@@ -73,10 +73,9 @@ def describe_denial(tool: str, answer: Answer | None, timeout_s: float) -> str:
 
 
 def describe_child_failure(payload: bytes, agent: str) -> str:
-    """A recorded failure of a sub-agent's run in words for the model."""
+    """A recorded failure of a sub-agent's run, as text for the model."""
     failure = cast("dict[str, Any]", json.loads(payload)) if payload[:1] == b"{" else {}
-    if "child" not in failure:
-        # It was not even started.
+    if "child" not in failure:  # it was not started
         error = read_error_info(payload)
         return (
             f"The sub-agent {agent!r} failed: {_format_error(error.type, truncate(error.message, MAX_MESSAGE_LENGTH))}"
@@ -106,7 +105,7 @@ def _format_duration(seconds: float) -> str:
 
 
 def _format_error(kind: str, message: str) -> str:
-    """``ValueError: no``. An exception that could not be rebuilt says itself which it was."""
+    """``ValueError: no``. The message of an exception that could not be rebuilt contains its name."""
     name = kind.rpartition(".")[2]
     if kind == "holdfast.errors.StepFailed":
         return message

@@ -1,7 +1,7 @@
-"""The plan of an agent's run: a list of tasks, as the model has written it last.
+"""The plan of an agent's run: the list of tasks that the model wrote last.
 
-A plan is the output of the step by which the model wrote it (see ``agents.planner``). So the newest record of that
-name is the plan, whoever reads it, and neither a crash, a retry nor a fork can part it from the run.
+A plan is the output of the step in which the model wrote it (see ``agents.planner``). So the newest record of that
+name is the plan for every reader, and it stays with the run through a crash, a retry, or a fork.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.services.lookup import find_run
 from holdfast.stores.contract import Store
 
 PLAN_TOOL = "write_plan"
-"""The tool by which a model writes its plan, and thus the name of the records that hold one."""
+"""The tool with which a model writes its plan, and so the name of the records that hold one."""
 
 PlanStatus = Literal["open", "working", "done", "dropped"]
 
@@ -35,10 +35,9 @@ class PlanItem:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan(Sequence[PlanItem]):
-    """What an agent means to do, and how far it is: a sequence of items, each with a ``task`` and a ``status``.
+    """What an agent intends to do, and its progress: a sequence of items, each with a ``task`` and a ``status``.
 
-    A status is ``open``, ``working``, ``done`` or ``dropped``. A run that has written no plan has an empty
-    one.
+    A status is ``open``, ``working``, ``done``, or ``dropped``. A run without a plan has an empty one.
     """
 
     items: tuple[PlanItem, ...] = ()
@@ -87,24 +86,24 @@ async def read_plan(store: Store, run_id: str) -> Plan:
 
 
 def find_plan(records: Sequence[Record]) -> Plan:
-    """The plan that a whole journal tells of: the same as ``read_plan`` finds."""
-    newest = next((one for one in reversed(records) if one.name == PLAN_TOOL and one.ok), None)
+    """The plan in a whole journal: the one that ``read_plan`` returns."""
+    newest = next((record for record in reversed(records) if record.name == PLAN_TOOL and record.ok), None)
     return Plan() if newest is None else plan_from_record(newest) or Plan()
 
 
 def plan_from_record(record: Record) -> Plan | None:
-    """The plan that a record holds; ``None`` if it holds none: a workflow may have a step of this name, too."""
+    """The plan in a record; ``None`` if it is something else: a workflow may have a step of this name, too."""
     if record.name != PLAN_TOOL or not record.ok or record.kind is not RecordKind.STEP:
         return None
     try:
-        given: Any = decode_plain(record.payload or b"null")
+        data: Any = decode_plain(record.payload or b"null")
     except CodecError:
         return None
-    if not isinstance(given, list) or not given:
+    if not isinstance(data, list) or not data:
         return None
-    found = [_parse_item(one) for one in cast("list[Any]", given)]
-    items = tuple(item for item in found if item is not None)
-    return Plan(items) if len(items) == len(found) else None
+    parsed = [_parse_item(item) for item in cast("list[Any]", data)]
+    items = tuple(item for item in parsed if item is not None)
+    return Plan(items) if len(items) == len(parsed) else None
 
 
 def _parse_item(data: Any) -> PlanItem | None:

@@ -1,4 +1,4 @@
-"""Recorded bytes as people and programs can read them. What cannot be read is said so, and stops nothing."""
+"""Recorded bytes as plain data. A value that cannot be decoded becomes a text that says so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.reports.types import RecordedError
 from holdfast.services.json_form import UnreadableValue
 
 MAX_PRINTED_BYTES = 16 * 1024
-"""Values above this size, in bytes, are not printed for people."""
+"""Larger values, in bytes, are not printed."""
 
 
 def decode_recorded_error(data: bytes | None) -> RecordedError | None:
@@ -30,24 +30,24 @@ def decode_recorded_error(data: bytes | None) -> RecordedError | None:
 
 
 def get_record_error(record: Record) -> RecordedError | None:
-    """What a record failed with, if it did. Of another run, that is the error which that one ended with."""
+    """The error of a failed record; for a child, the error that the child ended with."""
     if record.ok:
         return None
     if record.kind is not RecordKind.CHILD or record.payload is None:
         return decode_recorded_error(record.payload)
     try:
-        told: Any = json.loads(record.payload)
-        run_id, state, error = told["child"], RunState(told["state"]), told["error"]
+        failure: Any = json.loads(record.payload)
+        run_id, state, error = failure["child"], RunState(failure["state"]), failure["error"]
     except (ValueError, TypeError, KeyError):
-        return decode_recorded_error(record.payload)  # it was not the run that failed, but its start
-    if error not in (None, "null") and (fault := decode_recorded_error(error.encode())) is not None:
-        return fault
+        return decode_recorded_error(record.payload)  # the child was not started
+    if error not in (None, "null"):
+        return decode_recorded_error(error.encode())
     name = "RunDead" if state is RunState.DEAD else "RunCancelled" if state is RunState.CANCELLED else "RunFailed"
     return RecordedError(f"holdfast.errors.{name}", f"run {run_id!r} ended {state}", "")
 
 
 def decode_for_display(data: bytes | None) -> Any:
-    """The recorded value as plain data; ``None`` for none, and words for what cannot be read."""
+    """The recorded value as plain data; ``None`` if there is none, and a text if it cannot be decoded."""
     if data is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A run's story, read from a store: all of it, or a page of its journal with what the rest amounts to.
+"""The report of a run, read from a store: with the whole journal, or with a page of it and totals of the rest.
 
 Each claim increments the epoch of a run, also when the run was only parked. So a later epoch alone does not mean that a
 record was replayed: it counts as replayed once for each later takeover from a worker that had died.
@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import pairwise
 from typing import Any
 
 from holdfast.admission.usage import BUDGET_SIGNAL
 from holdfast.codec import is_encrypted_value, mask_encrypted_text
 from holdfast.core.records import Record, RecordKind, Signal
 from holdfast.core.states import RunState
-from holdfast.errors import BudgetExceeded
+from holdfast.errors import BudgetExceeded, UsageError
 from holdfast.reports.advice import build_advice
 from holdfast.reports.agent_result import is_agent_result
 from holdfast.reports.event_offsets import EventCursor
-from holdfast.reports.journal_entries import TIMED_KINDS, entry_from_record, is_internal
+from holdfast.reports.journal_entries import entry_from_record, is_internal
 from holdfast.reports.model_replies import decode_budget_exceeded
 from holdfast.reports.plans import PLAN_TOOL, Plan, find_plan, plan_from_record
 from holdfast.reports.recorded_reply import MODEL_CALL_STEP
@@ -30,7 +29,7 @@ from holdfast.reports.recorded_values import decode_for_display, decode_recorded
 from holdfast.reports.retry_preview import find_rewound_records, load_related_runs, preview_retry
 from holdfast.reports.run_info import get_values_size
 from holdfast.reports.run_usage import budget_to_json, load_applicable_budgets, load_usage, remaining_to_json
-from holdfast.reports.summary import JournalStats, WorkerDeath, summarize
+from holdfast.reports.summary import JournalStats, summarize
 from holdfast.reports.types import (
     BudgetRefusal,
     BudgetUsage,
@@ -44,9 +43,10 @@ from holdfast.reports.types import (
     SkippedStep,
     UnrecordedResult,
 )
+from holdfast.reports.worker_deaths import WorkerDeath, find_worker_deaths
 from holdfast.services.approvals import decode_readable_rows
 from holdfast.services.lookup import make_run_not_found
-from holdfast.services.settlement import find_unsettled_steps, is_outcome_unknown
+from holdfast.services.settlement import find_unsettled_steps
 from holdfast.services.stalls import (
     find_stall,
     is_alive,
@@ -59,57 +59,57 @@ from holdfast.services.thread_offload import run_off_loop
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.approvals import Approval, ApprovalFilter, is_answer
 from holdfast.stores.contract import RunFilter, RunUsage, Store
-from holdfast.stores.journal_pages import JournalPage, JournalSegment
+from holdfast.stores.journal_pages import JournalPage
 from holdfast.stores.live_events import REOPENED, SKIPPED
 from holdfast.stores.operations import CancelState, LiveEvent, Run
 from holdfast.stores.served_versions import make_served_name
 from holdfast.stores.workers import Worker
 
 PAGE_SIZE = 500
-"""So many records are told at once, at most, where a story is told page by page."""
+"""Maximum number of records in a page of a report."""
 MAX_LISTED_RUNS = 12
-"""So many runs that a run has started, or waited for, are told in a line each; more are told in one."""
+"""Runs that a run started, or waited for, get a line each up to this number; more of them share one."""
 MAX_RELATED_RUNS = 20_000
-"""So many runs that a run has started are looked at, where all of it is told."""
+"""Maximum number of runs, started by a run, that a full report reads."""
 
 _BATCH_SIZE = 1000
 _TAIL_RECORD_COUNT = 200
-"""So many of the last records are looked through for why the run waits."""
-_RECORDS_AFTER_DEATH = 50
-"""So many records behind the death of a worker are looked at."""
-_MAX_CLOCK_SKEW_S = 1.0
-"""Seconds by which clocks may differ."""
+"""Number of last records that are searched for the reason why the run waits."""
 _AFTER_ALL_LIVE_EVENTS = 2**62
-"""Behind all of them."""
 _FORKABLE_KINDS = (RecordKind.STEP, RecordKind.CHILD, RecordKind.SIGNAL, RecordKind.APPROVAL)
-"""What ``fork --at`` can name."""
+"""The kinds of records that ``fork --at`` accepts."""
 
 
 async def read_report(
     store: Store, run_id: str, after: int = -1, limit: int | None = None, *, brief: bool = False
 ) -> RunReport:
-    """What is known of a run now, with the records behind ``after_seq``, at most ``limit``. Raises ``RunNotFound``.
+    """Everything known about a run now, with at most ``limit`` records after ``after``. Raises ``RunNotFound``.
 
-    When it is ``brief``, large values are told by their beginning; and so are the runs that it has started, if there
-    are many.
+    A ``brief`` report has only the beginning of large values, and of a long list of runs that the run started.
     """
-    outline = await store.get_journal_page(run_id, after, limit, include_large_payloads=not brief)
-    if outline is None:
+    page = await store.get_journal_page(run_id, after, limit, include_large_payloads=not brief)
+    if page is None:
         raise make_run_not_found(store, run_id)
-    return await _ReportReader(store, outline, after, brief=brief).read_report()
+    return await _ReportReader(store, page, after, brief=brief).read_report()
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise ``UsageError`` for a limit that is below 1."""
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit={limit} must be a whole number, 1 or more, or None for all records")
 
 
 async def read_entry(store: Store, run_id: str, seq: int) -> JournalEntry | None:
-    """One record, whole; ``None`` if there is none of this number. Raises ``RunNotFound``."""
-    outline = await store.get_journal_page(run_id, seq - 1, 1, include_large_payloads=True)
-    if outline is None:
+    """One record with its whole value; ``None`` if no record has this ``seq``. Raises ``RunNotFound``."""
+    page = await store.get_journal_page(run_id, seq - 1, 1, include_large_payloads=True)
+    if page is None:
         raise make_run_not_found(store, run_id)
-    found = next((record for record in outline.records if record.seq == seq), None)
-    return None if found is None else await _ReportReader(store, outline, seq - 1).read_entry(found)
+    record = next((record for record in page.records if record.seq == seq), None)
+    return None if record is None else await _ReportReader(store, page, seq - 1).read_entry(record)
 
 
 def _fields_from_run(run: Run, usage: RunUsage) -> dict[str, Any]:
-    """What its row tells of a run, and the sums of what it has used; by the names of a story's fields."""
+    """The fields of a report that come from the run's row and its usage."""
     return {
         "id": run.id,
         "workflow": run.workflow,
@@ -151,7 +151,7 @@ def _fields_from_run(run: Run, usage: RunUsage) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _ReportReader:
-    """A story in the making: what was read, and the way to what else is needed."""
+    """Builds a report from a page of the journal, and reads from the store what else it needs."""
 
     store: Store
     page: JournalPage
@@ -160,108 +160,119 @@ class _ReportReader:
 
     async def read_entry(self, record: Record) -> JournalEntry:
         takeovers: list[int] = []
-        if any(part.epoch > record.epoch for part in self.page.segments):  # else nobody can have replayed it
+        if any(segment.epoch > record.epoch for segment in self.page.segments):  # else no worker can have replayed it
             workers = await self._read_workers()
             run_workers = self._build_run_workers(workers, self.store.now())
             reopened_at = _list_reopenings(await self._read_retained_events())
-            takeovers = [one.epoch for one in await self._find_worker_deaths(workers, run_workers, reopened_at)]
+            takeovers = [death.epoch for death in await self._find_worker_deaths(workers, run_workers, reopened_at)]
         return await run_off_loop(len(record.payload or b""), lambda: self._build_entry(record, takeovers))
 
     async def read_report(self) -> RunReport:
         run, store = self.page.run, self.store
-        around = await read_environment(store, [run])
+        environment = await read_environment(store, [run])
         workers = await self._read_workers()
-        family, more_family = await self._read_related_runs()
-        usages = await load_usage(store, [run.id, *(family if len(family) <= MAX_LISTED_RUNS else ())])
+        related_runs, has_more_related_runs = await self._read_related_runs()
+        usages = await load_usage(store, [run.id, *(related_runs if len(related_runs) <= MAX_LISTED_RUNS else ())])
         budgets = await load_applicable_budgets(store, run)
-        rows = await store.list_approvals(ApprovalFilter(run.id, only_open=False))
-        stall = find_stall(run, around)
-        taken = await self._read_rewound()
-        told = usages[run.id]
-        hands = self._build_run_workers(workers, around.now)
+        approvals = await store.list_approvals(ApprovalFilter(run.id, only_open=False))
+        stall = find_stall(run, environment)
+        rewound = await self._read_rewound()
+        run_workers = self._build_run_workers(workers, environment.now)
         is_agent = await self._is_agent()
-        notices = await self._read_retained_events()
-        reopened = _list_reopenings(notices)
-        falls = await self._find_worker_deaths(workers, hands, reopened)
-        takeovers = tuple(fall.epoch for fall in falls)
-        row = await run_off_loop(get_values_size(run), lambda: _fields_from_run(run, told))
+        retained_events = await self._read_retained_events()
+        reopened_at = _list_reopenings(retained_events)
+        worker_deaths = await self._find_worker_deaths(workers, run_workers, reopened_at)
+        takeovers = tuple(death.epoch for death in worker_deaths)
+        row = await run_off_loop(get_values_size(run), lambda: _fields_from_run(run, usages[run.id]))
         records = self.page.records
         size = sum(len(record.payload or b"") for record in records)
-        story = RunReport(
+        report = RunReport(
             **row,
-            is_disabled=run.workflow in around.disabled,
+            is_disabled=run.workflow in environment.disabled,
             stall_reason=None if stall is None else stall.advice,
-            retry=await self._build_retry(taken, family),
+            retry=await self._build_retry(rewound, related_runs),
             budget_refusal=_build_budget_refusal(await self._find_budget_refusal()),
-            journal=await run_off_loop(size, lambda: tuple(self._build_entry(one, takeovers) for one in records)),
+            journal=await run_off_loop(size, lambda: tuple(self._build_entry(record, takeovers) for record in records)),
             takeover_epochs=takeovers,
             in_flight=self._build_in_flight(),
-            related_runs=tuple(_build_related_run(one, usages.get(one.id)) for one in family.values()),
+            related_runs=tuple(_build_related_run(other, usages.get(other.id)) for other in related_runs.values()),
             pending_signals=await run_off_loop(
-                sum(len(one.payload) for one in self._list_pending_signals()), self._build_pending_signals
+                sum(len(signal.payload) for signal in self._list_pending_signals()), self._build_pending_signals
             ),
             unrecorded_ends=self._build_unrecorded(answers=False),
             unrecorded_answers=self._build_unrecorded(answers=True),
-            approvals=tuple(decode_readable_rows(rows)),
-            workers=hands,
+            approvals=tuple(decode_readable_rows(approvals)),
+            workers=run_workers,
             plan=tuple(await self._read_plan(is_agent=is_agent)),
-            reported_at=to_datetime(around.now),
+            reported_at=to_datetime(environment.now),
             record_count=self._record_count,
             has_more=not self._is_last_page,
-            has_more_related_runs=more_family,
+            has_more_related_runs=has_more_related_runs,
             is_agent=is_agent,
-            reopened_at=tuple(map(to_datetime, reopened)),
+            reopened_at=tuple(map(to_datetime, reopened_at)),
             budget_changed_at=self._get_budget_changed_at(),
-            budgets=tuple(BudgetUsage(id, budget_to_json(one) or {}, one.used) for id, one in budgets),
+            budgets=tuple(BudgetUsage(id, budget_to_json(usage) or {}, usage.used) for id, usage in budgets),
             event_offset=EventCursor(self._last_seq).encode(run),
             summary="",
             advice=(),
-            skipped_steps=self._build_skipped_steps(notices),
+            skipped_steps=self._build_skipped_steps(retained_events),
         )
-        course = self._build_stats(falls, taken, rows, reopened, is_agent=is_agent)
-        return replace(story, summary=summarize(story, course), advice=build_advice(story, course, stall))
+        stats = JournalStats(
+            record_counts=self._count_records(approvals, is_agent=is_agent),
+            is_forkable=any(segment.kind in _FORKABLE_KINDS for segment in self.page.segments),
+            worker_deaths=worker_deaths,
+            reopen_count=len(reopened_at),
+            unknown_steps=[(step.position + 1, step.name) for step in find_unsettled_steps(run, rewound)],
+        )
+        return replace(report, summary=summarize(report, stats), advice=build_advice(report, stats, stall))
+
+    def _find_worker_deaths(
+        self, workers: Mapping[int, Worker], run_workers: Sequence[RunWorker], reopened_at: Sequence[float]
+    ) -> Awaitable[list[WorkerDeath]]:
+        return find_worker_deaths(self.page.segments, workers, run_workers, reopened_at, self._read_after)
 
     def _build_pending_signals(self) -> tuple[PendingSignal, ...]:
-        sent = (one for one in self._list_pending_signals() if one.name != BUDGET_SIGNAL)
         return tuple(
-            PendingSignal(one.id, one.name, decode_for_display(one.payload), to_datetime(one.sent_at)) for one in sent
+            PendingSignal(signal.id, signal.name, decode_for_display(signal.payload), to_datetime(signal.sent_at))
+            for signal in self._list_pending_signals()
+            if signal.name != BUDGET_SIGNAL
         )
 
     # The journal
 
     @property
     def _record_count(self) -> int:
-        return sum(part.record_count for part in self.page.segments)
+        return sum(segment.record_count for segment in self.page.segments)
 
     @property
     def _last_seq(self) -> int:
         """The ``seq`` of the last record of the whole journal."""
-        return max((part.last_seq for part in self.page.segments), default=-1)
+        return max((segment.last_seq for segment in self.page.segments), default=-1)
 
     @property
     def _is_last_page(self) -> bool:
-        """Whether the page goes up to the end of the journal."""
+        """Whether the page reaches the end of the journal."""
         return self._last_seq <= (self.page.records[-1].seq if self.page.records else self.after_seq)
 
     @property
     def _is_complete(self) -> bool:
-        """Whether the page is the whole journal, and none of its values is left out."""
+        """Whether the page is the whole journal with all its values."""
         return self.after_seq < 0 and self._is_last_page and not self.page.omitted_sizes
 
     def _build_entry(self, record: Record, takeover_epochs: Sequence[int]) -> JournalEntry:
-        replays = sum(epoch > record.epoch for epoch in takeover_epochs)
-        left_out = self.page.omitted_sizes.get(record.seq)
-        return entry_from_record(record, self.page.run, left_out, brief=self.brief, replay_count=replays)
+        replay_count = sum(epoch > record.epoch for epoch in takeover_epochs)
+        omitted_bytes = self.page.omitted_sizes.get(record.seq)
+        return entry_from_record(record, self.page.run, omitted_bytes, brief=self.brief, replay_count=replay_count)
 
     async def _read_after(self, seq: int, limit: int) -> list[Record]:
-        """Records behind that number, whether they are on the page or not."""
+        """Records after ``seq``, whether they are on the page or not."""
         if self._is_complete:
             return [record for record in self.page.records if record.seq > seq][:limit]
-        feed = await self.store.get_run_updates(self.page.run.id, seq, _AFTER_ALL_LIVE_EVENTS, limit)
-        return [] if feed is None else list(feed.records)
+        updates = await self.store.get_run_updates(self.page.run.id, seq, _AFTER_ALL_LIVE_EVENTS, limit)
+        return [] if updates is None else list(updates.records)
 
     async def _read_rewound(self) -> list[Record]:
-        """What a retry takes back."""
+        """The records that a retry removes."""
         run = self.page.run
         if run.rewind is None or not run.rewind.failed_seqs:
             return []
@@ -269,41 +280,36 @@ class _ReportReader:
 
     async def _build_retry(self, rewound: Sequence[Record], related_runs: Mapping[str, Run]) -> RetryReport | None:
         missing = [record for record in rewound if record.preview not in related_runs]
-        others = {**await load_related_runs(self.store, missing), **related_runs}
-        found = preview_retry(self.page.run, rewound, self._record_count, others)
-        if found is None:
-            return None
-        takes_back = tuple(record.seq for record in rewound)
-        return RetryReport(found.is_possible, found.needs_run_again, takes_back, found.message)
+        runs_by_id = {**await load_related_runs(self.store, missing), **related_runs}
+        return preview_retry(self.page.run, rewound, self._record_count, runs_by_id)
 
     async def _find_budget_refusal(self) -> BudgetExceeded | None:
-        """Why its next model call was not made, while it waits for a higher budget."""
+        """Why the next model call was not made, while the run waits for a higher budget."""
         run = self.page.run
         if run.state.is_terminal or any(signal.name == BUDGET_SIGNAL for signal in self._list_pending_signals()):
             return None
         refusal: BudgetExceeded | None = None
-        parked = is_waiting_for_budget(run)  # then it waits, however often it was told before that it may ask again
-        for record in (
-            self.page.records
-            if self._is_complete
-            else await self._read_after(self._last_seq - _TAIL_RECORD_COUNT, _TAIL_RECORD_COUNT)
-        ):
-            if record.kind is RecordKind.SIGNAL and record.name == BUDGET_SIGNAL and not parked:
+        is_parked = is_waiting_for_budget(run)  # then it waits, whatever signals it got before
+        records = self.page.records
+        if not self._is_complete:
+            records = await self._read_after(self._last_seq - _TAIL_RECORD_COUNT, _TAIL_RECORD_COUNT)
+        for record in records:
+            if record.kind is RecordKind.SIGNAL and record.name == BUDGET_SIGNAL and not is_parked:
                 refusal = None
-            elif (refused := decode_budget_exceeded(record)) is not None:
-                refusal = refused
+            else:
+                refusal = decode_budget_exceeded(record) or refusal
         return refusal
 
     async def _read_plan(self, *, is_agent: bool) -> Plan:
         if self._is_complete:
             return find_plan(self.page.records)
         if not is_agent:
-            return Plan()  # to look for one would be to look through the whole journal
+            return Plan()  # a search would read the whole journal
         newest = await self.store.get_last_record(self.page.run.id, PLAN_TOOL)
         return Plan() if newest is None else plan_from_record(newest) or Plan()
 
     async def _is_agent(self) -> bool:
-        """Whether it is an agent's run: by its result, what was announced of its workflow, or that it asks a model."""
+        """Whether it is an agent's run: by its result, its announced workflow, or its model calls."""
         run = self.page.run
         if run.output is not None and is_agent_result(run.output):
             return True
@@ -312,108 +318,91 @@ class _ReportReader:
             return spec.is_agent
         return any(record.name == MODEL_CALL_STEP for record in self.page.records)
 
-    # What is in flight, and in its mailbox
+    # Steps in flight, and the mailbox
 
     def _build_in_flight(self) -> tuple[InFlightStep, ...]:
-        """Steps that have no outcome, unless the run went on without them."""
+        """Steps that have no outcome, unless the run completed without them."""
         if self.page.run.state is RunState.COMPLETED:
             return ()
         return tuple(
             InFlightStep(
-                number=one.position + 1,
-                name=one.name,
-                attempt=one.attempt,
-                is_once=one.intent,
-                error=mask_encrypted_text(one.error) or None,
-                progress=decode_for_display(one.progress),
-                updated_at=to_datetime(one.at),
-                retry_at=to_datetime(one.retry_at),
+                number=attempt.position + 1,
+                name=attempt.name,
+                attempt=attempt.attempt,
+                is_once=attempt.intent,
+                error=mask_encrypted_text(attempt.error) or None,
+                progress=decode_for_display(attempt.progress),
+                updated_at=to_datetime(attempt.at),
+                retry_at=to_datetime(attempt.retry_at),
             )
-            for one in sorted(self.page.attempts.values(), key=lambda one: one.position)
+            for attempt in sorted(self.page.attempts.values(), key=lambda attempt: attempt.position)
         )
 
     def _list_pending_signals(self) -> list[Signal]:
         return [signal for signal in self.page.signals if signal.position is None]
 
     def _build_unrecorded(self, *, answers: bool) -> tuple[UnrecordedResult, ...]:
-        found = [one for one in self.page.signals if one.position is not None and is_answer(one.name) is answers]
         return tuple(
-            UnrecordedResult((one.position or 0) + 1, "answered" if answers else one.name, to_datetime(one.sent_at))
-            for one in found
+            UnrecordedResult(signal.position + 1, "answered" if answers else signal.name, to_datetime(signal.sent_at))
+            for signal in self.page.signals
+            if signal.position is not None and is_answer(signal.name) is answers
         )
 
     def _get_budget_changed_at(self) -> datetime | None:
-        told = [signal.sent_at for signal in self._list_pending_signals() if signal.name == BUDGET_SIGNAL]
-        return to_datetime(max(told, default=None)) if self.page.run.state is RunState.WAITING else None
+        changed_at = [signal.sent_at for signal in self._list_pending_signals() if signal.name == BUDGET_SIGNAL]
+        return to_datetime(max(changed_at, default=None)) if self.page.run.state is RunState.WAITING else None
 
-    # Who is around
+    # Workers and related runs
 
     async def _read_workers(self) -> dict[int, Worker]:
-        return {
-            one.id: one for one in await self.store.list_workers(extra_ids={part.worker for part in self.page.segments})
-        }
+        ids = {segment.worker for segment in self.page.segments}
+        return {worker.id: worker for worker in await self.store.list_workers(extra_ids=ids)}
 
     def _build_run_workers(self, workers: Mapping[int, Worker], now: float) -> tuple[RunWorker, ...]:
-        recorded: dict[int, int] = {}
-        for part in self.page.segments:
-            recorded[part.worker] = recorded.get(part.worker, 0) + part.record_count
-        known = [_build_run_worker(one, recorded.get(one.id, 0), now) for one in workers.values()]
-        gone = [id for id in sorted({*recorded, self.page.run.owner or 0} - {0}) if id not in workers]
-        forgotten = [RunWorker(id, "", "", None, False, False, "unknown", recorded.get(id, 0)) for id in gone]
+        record_counts: Counter[int] = Counter()
+        for segment in self.page.segments:
+            record_counts[segment.worker] += segment.record_count
+        known = [_build_run_worker(worker, record_counts[worker.id], now) for worker in workers.values()]
+        missing = sorted({*record_counts, self.page.run.owner or 0} - {0} - workers.keys())
+        forgotten = [RunWorker(id, "", "", None, False, False, "unknown", record_counts[id]) for id in missing]
         return (*known, *forgotten)
 
     async def _read_related_runs(self) -> tuple[dict[str, Run], bool]:
-        """The runs that it has started, also those of which nothing is recorded yet, and those that it has joined."""
-        most = PAGE_SIZE if self.brief else MAX_RELATED_RUNS
+        """The runs that it started, recorded or not, and those that it joined; and whether there are more."""
+        max_count = PAGE_SIZE if self.brief else MAX_RELATED_RUNS
+        batch_size = min(_BATCH_SIZE, max_count)
         started: list[Run] = []
-        while len(started) < most:
+        while len(started) < max_count:
             before = started[-1].key if started else None
-            page = await self.store.list_runs(
-                RunFilter(parent=self.page.run.id), limit=min(_BATCH_SIZE, most), before_key=before
-            )
-            started += page
-            if len(page) < min(_BATCH_SIZE, most):
+            batch = await self.store.list_runs(RunFilter(parent=self.page.run.id), limit=batch_size, before_key=before)
+            started += batch
+            if len(batch) < batch_size:
                 break
-        found = {one.id: one for one in reversed(started)}
+        found = {run.id: run for run in reversed(started)}
         missing = [record for record in self.page.records if record.preview not in found]
-        return {**await load_related_runs(self.store, missing), **found}, len(started) >= most
+        return {**await load_related_runs(self.store, missing), **found}, len(started) >= max_count
 
-    # How it went
+    # History
 
     async def _read_retained_events(self) -> list[LiveEvent]:
-        """The notices that a run keeps, oldest first: that it was reopened, and which steps it skipped."""
+        """The live events that a run keeps, oldest first: that it was reopened, and which steps it skipped."""
         run = self.page.run
         if run.epoch < 2 and not run.state.is_terminal:
             return []  # it has not ended before
-        feed = await self.store.get_run_updates(run.id, self._last_seq, 0, _BATCH_SIZE)
-        return [] if feed is None else [notice for _, notice in feed.live_events]
+        updates = await self.store.get_run_updates(run.id, self._last_seq, 0, _BATCH_SIZE)
+        return [] if updates is None else [event for _, event in updates.live_events]
 
     def _build_skipped_steps(self, events: Sequence[LiveEvent]) -> tuple[SkippedStep, ...]:
-        """The steps that an ended run has skipped, in the order of its code; not those of an earlier end."""
+        """The steps that an ended run skipped, in the order of its code; not those of an earlier end."""
         run = self.page.run
         if not run.state.is_terminal:
             return ()
-        last = [one for one in events if one.kind == SKIPPED and one.stream == str(run.epoch)]
-        told = [(one.number, json.loads(one.data)) for one in last if not is_encrypted_value(one.data)]
-        found = [SkippedStep(step, data["name"], data["position"] + 1) for step, data in told]
-        return tuple(sorted(found, key=lambda one: (one.next_number, one.step_number)))
-
-    def _build_stats(
-        self,
-        worker_deaths: Sequence[WorkerDeath],
-        rewound: Sequence[Record],
-        approvals: Sequence[Approval],
-        reopened_at: Sequence[float],
-        *,
-        is_agent: bool,
-    ) -> JournalStats:
-        return JournalStats(
-            record_counts=self._count_records(approvals, is_agent=is_agent),
-            is_forkable=any(part.kind in _FORKABLE_KINDS for part in self.page.segments),
-            worker_deaths=worker_deaths,
-            reopen_count=len(reopened_at),
-            unknown_steps=[(one.position + 1, one.name) for one in find_unsettled_steps(self.page.run, rewound)],
-        )
+        steps: list[SkippedStep] = []
+        for event in events:
+            if event.kind == SKIPPED and event.stream == str(run.epoch) and not is_encrypted_value(event.data):
+                data = json.loads(event.data)
+                steps.append(SkippedStep(event.number, data["name"], data["position"] + 1))
+        return tuple(sorted(steps, key=lambda step: (step.next_number, step.step_number)))
 
     def _count_records(self, approvals: Sequence[Approval], *, is_agent: bool) -> Counter[RecordKind]:
         """The number of records of each kind, without internal ones."""
@@ -421,65 +410,17 @@ class _ReportReader:
         if self.after_seq < 0 and self._is_last_page:
             return Counter(record.kind for record in self.page.records if not is_internal(record, run))
         counts: Counter[RecordKind] = Counter()
-        for part in self.page.segments:
-            counts[part.kind] += part.record_count
-        # The names of records outside the page are not known here; what causes internal ones is.
-        counts[RecordKind.STEP] -= sum(1 + one.reminder_count for one in approvals) + (is_agent and bool(run.session))
+        for segment in self.page.segments:
+            counts[segment.kind] += segment.record_count
+        # The names of records outside the page are unknown here, but not what causes internal records.
+        internal_count = sum(1 + approval.reminder_count for approval in approvals)
+        counts[RecordKind.STEP] -= internal_count + (is_agent and bool(run.session))
         counts[RecordKind.CHILD] -= is_agent and bool(run.previous_run)
         return counts
 
-    async def _find_worker_deaths(
-        self, workers: Mapping[int, Worker], run_workers: Sequence[RunWorker], reopened_at: Sequence[float]
-    ) -> list[WorkerDeath]:
-        """The deaths of workers in the midst of its steps, as far as the journal tells.
-
-        A run changes hands also when it was parked; then the first that is recorded is what it waited for. A step comes
-        first where its holder died over it, or where a person let the run go on: then it had ended, and whatever became
-        of its last holder is no part of its story. Only what a person has settled tells of a death itself.
-        """
-        hands = {hand.id: hand for hand in run_workers}
-        by_epoch: dict[int, list[JournalSegment]] = {}
-        for part in self.page.segments:
-            by_epoch.setdefault(part.epoch, []).append(part)
-        leases = [by_epoch[epoch] for epoch in sorted(by_epoch)]
-        falls: list[WorkerDeath] = []
-        for number, (before, lease) in enumerate(pairwise(leases), 1):
-            fallen, heir = before[0].worker, lease[0].worker
-            if fallen == heir or fallen not in workers or hands[fallen].is_alive or hands[fallen].state == "retired":
-                continue
-            begins = min(part.first_seq for part in lease)
-            around = await self._read_after(begins - 2, _RECORDS_AFTER_DEATH + 1)
-            records = [one for one in around if one.seq >= begins]
-            first = records[0] if records else None
-            if (
-                first is None
-                or first.kind not in TIMED_KINDS
-                or workers[fallen].heartbeat_at > first.started_at + _MAX_CLOCK_SKEW_S
-            ):
-                continue
-            since = max((one.at for one in around if one.seq < begins), default=0.0)
-            if not first.is_settled and any(since <= at <= first.started_at + _MAX_CLOCK_SKEW_S for at in reopened_at):
-                continue
-            # What began before anything new was known had been asked for before, by whoever died.
-            begun = [
-                one
-                for one in records
-                if one.kind in TIMED_KINDS
-                and one.started_at < first.at
-                and not is_outcome_unknown(one)
-                and not one.is_settled
-            ]
-            steps = sum(
-                part.record_count for lease in leases[:number] for part in lease if part.kind is RecordKind.STEP
-            )
-            falls.append(
-                WorkerDeath(hands[fallen], hands.get(heir), first.position + 1, steps, len(begun), lease[0].epoch)
-            )
-        return falls
-
 
 def _list_reopenings(events: Sequence[LiveEvent]) -> list[float]:
-    return [notice.at for notice in events if notice.kind == REOPENED]
+    return [event.at for event in events if event.kind == REOPENED]
 
 
 def _build_budget_refusal(refusal: BudgetExceeded | None) -> BudgetRefusal | None:

@@ -1,4 +1,4 @@
-"""What can be told of a run without its code."""
+"""The state of a run, read without its code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.stores.operations import Run
 
 @dataclass(frozen=True, slots=True)
 class RunErrorInfo:
-    """An exception, as it was recorded."""
+    """A recorded exception."""
 
     type: str
     """The name of its class, with the module."""
@@ -33,15 +33,15 @@ class RunErrorInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What can be told of a run without its code. For what is sealed with a key that is not here, words stand, and for
-    what cannot be read at all."""
+    """The state of a run, read without its code. A value that is encrypted with an unknown key, or that cannot be
+    decoded, is replaced by a text that says so."""
 
     id: str
     workflow: str
     state: RunState
     queue: str
     queue_key: str
-    """Whose it is among the runs of its queue; empty if it has no key."""
+    """Its key in the queue; empty if it has none."""
     created_at: UtcDatetime
     finished_at: UtcDatetime | None
     inputs: UserValue
@@ -51,35 +51,32 @@ class RunInfo:
     waits_for: str
     tags: tuple[str, ...]
     wake_at: UtcDatetime | None
-    """When it goes on, or starts, if that is only a matter of time."""
+    """When it continues, or starts, if it waits only for a time."""
     is_paused: bool
-    """Somebody has paused it."""
     paused_at: UtcDatetime | None
-    """Since when."""
     is_cancelling: bool
-    """Somebody has asked for it to be cancelled, and it has not ended yet."""
+    """A cancel was requested, and the run has not ended yet."""
     parent: str | None
     """The id of the run that started it."""
     forked_from: str | None
     """The id of the run whose beginning it shares."""
     version: str
-    """The version of its workflow, whose code takes it up; empty if it has none."""
+    """The version of its workflow; empty if it has none."""
     stall_advice: str | None
-    """Why it does not go on, in a sentence that says what to do about it: it is paused, its workflow is disabled,
-    no live worker serves its workflow, its version or its queue, or the limits of its queue keep it waiting. ``None``
-    if nothing keeps it from going on."""
+    """Why it does not continue, and what to do about it: it is paused, its workflow is disabled, no live worker serves
+    its workflow, its version, or its queue, or the limits of its queue keep it waiting. ``None`` if nothing does."""
     stall_summary: str | None
     """The same in a few words, for a list."""
     has_started: bool
-    """Somebody has taken it up at least once."""
+    """A worker has claimed it at least once."""
     is_claimed: bool
     """A live worker has it in its hands."""
     usage: UsageWithCost | None
-    """What its model calls have used so far, with those of the runs that it has started; ``None``: there were none."""
+    """What its model calls used so far, with those of the runs that it started; ``None``: there were none."""
 
     @classmethod
     def from_row(cls, run: Run, environment: RunEnvironment | None, usage: RunUsage | None = None) -> RunInfo:
-        """From a run's row, what is around it if it has not ended, and what it has used."""
+        """From a run's row, the environment of an unfinished run, and its usage."""
         stall = None if environment is None else find_stall(run, environment)
         return cls(
             id=run.id,
@@ -110,24 +107,24 @@ class RunInfo:
 
 
 async def read_run_info(provider: StoreProvider, run_id: str) -> RunInfo:
-    """What can be told of a run now."""
+    """The current state of a run."""
     run = await provider.read(run_id)
     [info] = await read_run_infos(await provider.store(), [run])
     return info
 
 
 async def read_run_infos(store: Store, runs: Sequence[Run], *, allow_stale_usage: bool = False) -> list[RunInfo]:
-    """What can be told of runs whose rows were read, in the same order.
+    """The states of runs, from their rows, in the same order.
 
-    ``allow_stale_usage``: what they have used may be a moment behind, as in a list.
+    ``allow_stale_usage``: the usage may be slightly out of date, as in a list.
     """
-    around = None if all(run.state.is_terminal for run in runs) else await read_environment(store, runs)
-    begun = [run.id for run in runs if run.epoch > 0 or run.state.is_terminal]
+    environment = None if all(run.state.is_terminal for run in runs) else await read_environment(store, runs)
+    started = [run.id for run in runs if run.epoch > 0 or run.state.is_terminal]
     usages: Mapping[str, RunUsage] = {}
-    if begun:
-        usages = await (store.get_approximate_usages(begun) if allow_stale_usage else store.get_usages(begun))
+    if started:
+        usages = await (store.get_approximate_usages(started) if allow_stale_usage else store.get_usages(started))
     size = sum(map(get_values_size, runs))
-    return await run_off_loop(size, lambda: [RunInfo.from_row(run, around, usages.get(run.id)) for run in runs])
+    return await run_off_loop(size, lambda: [RunInfo.from_row(run, environment, usages.get(run.id)) for run in runs])
 
 
 def get_values_size(run: Run) -> int:
@@ -136,7 +133,7 @@ def get_values_size(run: Run) -> int:
 
 
 def _decode_for_display(payload: bytes, decode: Callable[[bytes], Any]) -> Any:
-    """What is recorded; words, where it is sealed or cannot be read: that must not hide the run, or those beside it."""
+    """The recorded value; a text if it is encrypted or cannot be decoded, so that the run can still be listed."""
     try:
         return describe_if_encrypted(payload) or decode(payload)
     except CodecError as error:
@@ -144,7 +141,7 @@ def _decode_for_display(payload: bytes, decode: Callable[[bytes], Any]) -> Any:
 
 
 def _error_from_payload(payload: bytes) -> RunErrorInfo:
-    told = _decode_for_display(payload, read_error_info)
-    if isinstance(told, ErrorInfo):
-        return RunErrorInfo(told.type, told.message)
-    return RunErrorInfo(f"{UnreadableRecord.__module__}.{UnreadableRecord.__qualname__}", told)
+    error = _decode_for_display(payload, read_error_info)
+    if isinstance(error, ErrorInfo):
+        return RunErrorInfo(error.type, error.message)
+    return RunErrorInfo(f"{UnreadableRecord.__module__}.{UnreadableRecord.__qualname__}", error)

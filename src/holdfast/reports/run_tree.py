@@ -1,4 +1,4 @@
-"""The tree of runs that a run is in: those that started it, one above the other, and all that these have started."""
+"""The tree of runs that a run belongs to: its ancestors, and all runs that these started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.stores.operations import Run
 from holdfast.stores.rules import can_be_parent
 
 MAX_RUNS = 500
-"""So many runs of a family are told."""
+"""Maximum number of runs in a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,18 @@ class RunTreeNode:
     created_at: UtcDatetime
     finished_at: UtcDatetime | None
     usage: UsageWithCost | None
-    """What it has used, with those below it; ``None``: nothing."""
+    """What it used, with the runs below it; ``None``: nothing."""
     stall_reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class RunTree:
-    """The tree of runs that a run is in, from its topmost ancestor down."""
+    """The tree of runs that a run belongs to, from its topmost ancestor down."""
 
     root: str
     items: tuple[RunTreeNode, ...]
     has_more: bool
-    """There are runs that are not told."""
+    """There are runs that are not listed."""
 
     def __iter__(self) -> Iterator[RunTreeNode]:
         return iter(self.items)
@@ -53,49 +53,46 @@ class RunTree:
 
 
 async def read_run_tree(store: Store, run_id: str, max_runs: int = MAX_RUNS) -> RunTree:
-    """The family of a run, level by level, each run behind the one that started it. Raises ``RunNotFound``."""
-    run = await find_run(store, run_id)
-    line = await _load_lineage(store, run)
-    found, more = await _load_descendants(store, line, max_runs)
-    around = await read_environment(store, found)
-    usages = await load_usage(store, [one.id for one in found])
-    members = tuple(_build_node(one, usages[one.id], explain_stall(one, around)) for one in found)
-    return RunTree(line[0].id, members, more)
+    """The tree of a run, level by level, each run after the one that started it. Raises ``RunNotFound``."""
+    lineage = await _load_lineage(store, await find_run(store, run_id))
+    runs, has_more = await _load_descendants(store, lineage, max_runs)
+    environment = await read_environment(store, runs)
+    usages = await load_usage(store, [run.id for run in runs])
+    nodes = tuple(_build_node(run, usages[run.id], explain_stall(run, environment)) for run in runs)
+    return RunTree(lineage[0].id, nodes, has_more)
 
 
 async def _load_lineage(store: Store, run: Run) -> list[Run]:
-    """The run and those above it, the topmost one first."""
-    line = [run]
-    while line[0].parent:
-        above = await store.get_run(line[0].parent)
-        if above is None or not can_be_parent(
-            above.key, line[0].key
-        ):  # it was pruned, and its id may be another run's now
-            break
-        line.insert(0, above)
-    return line
+    """The run and its ancestors, the topmost one first."""
+    lineage = [run]
+    while lineage[0].parent:
+        parent = await store.get_run(lineage[0].parent)
+        if parent is None or not can_be_parent(parent.key, lineage[0].key):
+            break  # it was pruned, and another run may have its id now
+        lineage.insert(0, parent)
+    return lineage
 
 
 async def _load_descendants(store: Store, lineage: list[Run], max_runs: int) -> tuple[list[Run], bool]:
-    """All that the topmost run has started, and these have, and so on; and whether there are more.
+    """The topmost run with everything below it, level by level; and whether there are more.
 
-    Those above the run in question are told in any case, however many others there are beside them.
+    The lineage is always included, however many other runs there are.
     """
-    kept = {run.id: run for run in lineage}
+    required = {run.id: run for run in lineage}
     found = {lineage[0].id: lineage[0]}
-    waiting, more = deque(lineage[:1]), False
-    while waiting and not more:
-        above = waiting.popleft()
-        started = await store.list_runs(RunFilter(parent=above.id), limit=max_runs + 1)
-        for run in reversed(started):
-            if not can_be_parent(above.key, run.key):
+    unvisited, has_more = deque(lineage[:1]), False
+    while unvisited and not has_more:
+        parent = unvisited.popleft()
+        children = await store.list_runs(RunFilter(parent=parent.id), limit=max_runs + 1)
+        for run in reversed(children):
+            if not can_be_parent(parent.key, run.key):
                 continue
-            if run.id in kept or len(found.keys() | kept.keys()) < max_runs:
+            if run.id in required or len(found.keys() | required.keys()) < max_runs:
                 found[run.id] = run
-                waiting.append(run)
+                unvisited.append(run)
             else:
-                more = True
-    return list({**found, **kept}.values()), more
+                has_more = True
+    return list({**found, **required}.values()), has_more
 
 
 def _build_node(run: Run, usage: RunUsage, stall_reason: str | None) -> RunTreeNode:

@@ -1,4 +1,4 @@
-"""Tokens, money and budgets: as people read them, and as programs do."""
+"""Tokens, costs, and budgets: as text for people, and as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.admission.usage import NANO_PER_USD, Budget, BudgetLimits, Usage
-from holdfast.reports.formatting import format_count, format_duration
+from holdfast.reports.formatting import format_count, format_duration, format_list
 from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.operations import Run
 from holdfast.stores.rules import can_be_parent
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def format_money(nano_usd: int) -> str:
-    """``$1.50``, ``$0.000132``: cents at least, and millionths of a dollar at most."""
+    """``$1.50``, ``$0.000132``: with two to six digits after the point."""
     if 0 < nano_usd < NANO_PER_USD // 1_000_000:
         return "less than $0.000001"
     whole, _, part = f"{Decimal(nano_usd) / NANO_PER_USD:,.6f}".partition(".")
@@ -26,14 +26,11 @@ def format_money(nano_usd: int) -> str:
 
 
 def format_cost(usage: Usage) -> str:
-    """What model calls have cost, as far as their prices are known."""
+    """The cost of model calls, as far as their prices are known."""
     if usage.cost is None:
         return "price not known"
-    return (
-        f"{format_money(usage.nano_usd)} or more ({usage.unpriced:,} of unknown price)"
-        if usage.unpriced
-        else format_money(usage.nano_usd)
-    )
+    more = f" or more ({usage.unpriced:,} of unknown price)" if usage.unpriced else ""
+    return f"{format_money(usage.nano_usd)}{more}"
 
 
 def format_brief_cost(usage: Usage) -> str:
@@ -53,12 +50,10 @@ def format_tokens_and_cost(usage: Usage) -> str:
 
 
 def format_usage(usage: Usage) -> str:
-    """All of a run's model calls together."""
-    return (
-        f"{format_count(usage.calls, 'model call')}: {format_tokens_and_cost(usage)}"
-        if usage.calls
-        else "no model calls"
-    )
+    """The usage of all model calls of a run."""
+    if not usage.calls:
+        return "no model calls"
+    return f"{format_count(usage.calls, 'model call')}: {format_tokens_and_cost(usage)}"
 
 
 # Budgets
@@ -74,18 +69,18 @@ class BudgetLimit(NamedTuple):
 
     @property
     def remaining(self) -> float:
-        """What may still be used."""
+        """The unused amount."""
         return max(0, round(self.max_amount - self.used, 9))
 
     def format_amount(self, amount: float) -> str:
-        """An amount of it."""
+        """An amount, as text."""
         if self.name == "usd":
             return format_money(round(amount * NANO_PER_USD))
         return format_duration(amount) if self.name == "seconds" else f"{amount:,.0f}"
 
     @property
     def suggested_limit(self) -> str:
-        """A higher limit, to be given on the command line: twice what it is, or was used."""
+        """A higher limit for the command line: twice the current limit, or twice the used amount."""
         twice = 2 * max(self.max_amount, self.used)
         if self.name != "usd":
             return str(math.ceil(twice))
@@ -93,52 +88,53 @@ class BudgetLimit(NamedTuple):
 
 
 def list_budget_limits(usage: RunUsage | RunBudget) -> list[BudgetLimit]:
-    """The limits of a run's budget, and what of each is used."""
-    own, used = usage.budget, usage.used
-    limits = own.to_limits() if isinstance(own, Budget) else own or BudgetLimits()
-    every: list[tuple[str, float | None, float]] = [
+    """The limits of a run's budget, each with its used amount."""
+    budget, used = usage.budget, usage.used
+    limits = budget.to_limits() if isinstance(budget, Budget) else budget or BudgetLimits()
+    amounts: list[tuple[str, float | None, float]] = [
         ("usd", None if limits.nano_usd is None else limits.nano_usd / NANO_PER_USD, used.nano_usd / NANO_PER_USD),
         ("tokens", limits.tokens, used.tokens),
         ("turns", limits.calls, used.calls),
         ("seconds", None if limits.seconds is None else float(limits.seconds), used.seconds),
     ]
-    return [BudgetLimit(name, most, amount) for name, most, amount in every if most is not None]
+    return [BudgetLimit(name, limit, amount) for name, limit, amount in amounts if limit is not None]
 
 
 def format_remaining(usage: RunUsage | RunBudget) -> str:
     """``$4.02 of $5.00 and 3 of 20 turns``."""
-    words = {"usd": "", "tokens": " tokens", "turns": " turns", "seconds": " at work"}
-    parts = [
-        f"{one.format_amount(one.remaining)} of {one.format_amount(one.max_amount)}{words[one.name]}"
-        for one in list_budget_limits(usage)
-    ]
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+    units = {"usd": "", "tokens": " tokens", "turns": " turns", "seconds": " at work"}
+    return format_list(
+        [
+            f"{limit.format_amount(limit.remaining)} of {limit.format_amount(limit.max_amount)}{units[limit.name]}"
+            for limit in list_budget_limits(usage)
+        ]
+    )
 
 
 def budget_to_json(usage: RunUsage | RunBudget) -> dict[str, Any] | None:
-    """A run's own budget, under stable names; null for none."""
-    return None if usage.budget is None else {one.name: one.max_amount for one in list_budget_limits(usage)}
+    """The limits of a run's own budget; ``None`` if it has no budget."""
+    return None if usage.budget is None else {limit.name: limit.max_amount for limit in list_budget_limits(usage)}
 
 
 def remaining_to_json(usage: RunUsage | RunBudget) -> dict[str, Any] | None:
-    """What is left of it."""
-    return None if usage.budget is None else {one.name: one.remaining for one in list_budget_limits(usage)}
+    """The unused amounts of a run's own budget; ``None`` if it has no budget."""
+    return None if usage.budget is None else {limit.name: limit.remaining for limit in list_budget_limits(usage)}
 
 
 async def load_applicable_budgets(store: Store, run: Run) -> list[tuple[str, RunUsage]]:
-    """The budgets that a run's model calls have to keep to: its own, and those of the runs above it, by run id."""
+    """The budgets that limit a run's model calls: its own, and those of the runs above it, with the run ids."""
     found: list[tuple[str, RunUsage]] = []
-    above: Run | None = run if run.has_budget else None
-    while above is not None:
-        told = (await store.get_usages([above.id])).get(above.id)
-        if told is not None and told.budget is not None:
-            found.append((above.id, told))
-        parent = await store.get_run(above.parent) if above.parent else None
-        above = parent if parent is not None and can_be_parent(parent.key, above.key) else None
+    current: Run | None = run if run.has_budget else None
+    while current is not None:
+        usage = (await store.get_usages([current.id])).get(current.id)
+        if usage is not None and usage.budget is not None:
+            found.append((current.id, usage))
+        parent = await store.get_run(current.parent) if current.parent else None
+        current = parent if parent is not None and can_be_parent(parent.key, current.key) else None
     return found
 
 
 async def load_usage(store: Store, run_ids: Sequence[str]) -> dict[str, RunUsage]:
-    """What runs have used, with those below them; for each of them, also if that is nothing."""
+    """The usage of each run, with the runs below it."""
     known = await store.get_usages(run_ids)
     return {run_id: known.get(run_id, RunUsage()) for run_id in run_ids}

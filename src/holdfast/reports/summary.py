@@ -1,95 +1,75 @@
-"""What a run did, how long that took and what it cost, in a sentence or two."""
+"""What a run did, how long that took, and what it cost, in a sentence or two."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.admission.usage import Usage
 from holdfast.codec.formatting import capitalize_first
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.reports.formatting import format_count, format_duration, format_list, to_one_line
 from holdfast.reports.run_usage import format_cost
 from holdfast.reports.types import RunReport, RunWorker
+from holdfast.reports.worker_deaths import WorkerDeath
 
 _MAX_ERROR_CHARS = 200
 _KIND_NOUNS = {RecordKind.CHILD: "child run", RecordKind.START: "started run", RecordKind.PATCH: "patch marker"}
-"""What a record is called, if not by its kind."""
+"""Nouns for records that differ from the label of their kind."""
 _UNCOUNTED_KINDS = (RecordKind.DEADLINE, RecordKind.CANCEL)
-"""What happens to a run, and is not work of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerDeath:
-    """A worker died over the run, and another one took it over."""
-
-    worker: RunWorker
-    successor: RunWorker | None
-    step_number: int
-    """The number of the step that was in flight."""
-    replayed_count: int
-    """How many steps were recorded by then."""
-    repeated_count: int
-    """How many had begun, so that the heir ran them once more."""
-    epoch: int
-    """Of the heir."""
+"""Events that happen to a run, and are not its own work."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalStats:
-    """What the whole journal says of how the run went."""
+    """Facts about the whole journal of a run."""
 
     record_counts: Mapping[RecordKind, int] = field(default_factory=dict[RecordKind, int])
-    """How many records of each kind it has, without internal ones."""
+    """Number of records of each kind, without internal ones."""
     is_forkable: bool = False
-    """It has a record that a fork can begin at."""
+    """It has a record that a fork can start at."""
     worker_deaths: Sequence[WorkerDeath] = ()
     reopen_count: int = 0
-    """How often somebody let it go on after it had ended."""
+    """How often a person reopened the run after it had ended."""
     unknown_steps: Sequence[tuple[int, str]] = ()
     """The ``once`` steps of unknown outcome that ended the run: number and name."""
 
 
 def summarize(report: RunReport, stats: JournalStats) -> str:
     """What the run did."""
-    told = [
+    sentences = [
         _summarize_work(report, stats),
         _describe_worker_deaths(stats.worker_deaths),
         _describe_reopenings(stats.reopen_count),
     ]
     holder = report.find_worker(report.claimed_by)
     if report.state is RunState.RUNNING and holder is not None and not holder.is_alive:
-        told.append(f"{_format_worker_name(holder, capitalize=True)}, which holds it, is dead.")
-    return " ".join(sentence for sentence in told if sentence)
+        sentences.append(f"{_format_worker_name(holder, capitalize=True)}, which holds it, is dead.")
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _summarize_work(report: RunReport, stats: JournalStats) -> str:
-    steps = [
-        format_count(many, _KIND_NOUNS.get(kind, kind.label))
-        for kind, many in sorted(stats.record_counts.items())
-        if many > 0 and kind not in _UNCOUNTED_KINDS
+    parts = [
+        format_count(count, _KIND_NOUNS.get(kind, kind.label))
+        for kind, count in sorted(stats.record_counts.items())
+        if count > 0 and kind not in _UNCOUNTED_KINDS
     ]
     if report.skipped_steps:
-        steps.append(f"{len(report.skipped_steps)} skipped")
-    used = Usage() if report.usage is None else report.usage
-    spent = (
-        [format_count(used.calls, "model call"), format_count(used.tokens, "token"), format_cost(used)]
-        if used.calls
-        else []
-    )
-    did = ", ".join([*steps, *spent])
+        parts.append(f"{len(report.skipped_steps)} skipped")
+    if (usage := report.usage) is not None and usage.calls:
+        parts += [format_count(usage.calls, "model call"), format_count(usage.tokens, "token"), format_cost(usage)]
+    work = ", ".join(parts)
     if not report.state.is_terminal:
-        return f"{_describe_unfinished(report)}, {did} so far." if did else f"{_describe_unfinished(report)}."
-    took = format_duration(report.duration_s or 0.0)
-    how = f"{report.state.value.capitalize()} {'in' if report.state is RunState.COMPLETED else 'after'} {took}"
-    how += f" with {did}" if did else ""
-    how += "" if report.error is None else f": {to_one_line(report.error.summary, _MAX_ERROR_CHARS)}"
-    return how if how.endswith((".", "…")) else f"{how}."
+        return f"{_describe_unfinished(report)}, {work} so far." if work else f"{_describe_unfinished(report)}."
+    duration = format_duration(report.duration_s or 0.0)
+    sentence = f"{report.state.value.capitalize()} {'in' if report.state is RunState.COMPLETED else 'after'} {duration}"
+    sentence += f" with {work}" if work else ""
+    sentence += "" if report.error is None else f": {to_one_line(report.error.summary, _MAX_ERROR_CHARS)}"
+    return sentence if sentence.endswith((".", "…")) else f"{sentence}."
 
 
 def _describe_unfinished(report: RunReport) -> str:
-    """How a run is that has not ended, and how long ago it was started."""
+    """The state of an unfinished run, and how long ago it was started."""
     since = f"started {format_duration((report.reported_at - report.created_at).total_seconds())} ago"
     if report.is_paused:
         return f"Paused, {since}"
@@ -102,30 +82,31 @@ def _describe_worker_deaths(worker_deaths: Sequence[WorkerDeath]) -> str:
     if not worker_deaths:
         return ""
     last = worker_deaths[-1]
-    died = format_list(
+    deaths = format_list(
         [
-            f"{_format_worker_name(one.worker, capitalize=one is worker_deaths[0])} died in step {one.step_number}"
-            for one in worker_deaths
+            f"{_format_worker_name(death.worker, capitalize=death is worker_deaths[0])} died in step "
+            f"{death.step_number}"
+            for death in worker_deaths
         ]
     )
-    heir = "another worker" if last.successor is None else _format_worker_name(last.successor)
-    repeated = sum(one.repeated_count for one in worker_deaths)
+    successor = "another worker" if last.successor is None else _format_worker_name(last.successor)
+    repeated_count = sum(death.repeated_count for death in worker_deaths)
     replayed = format_count(last.replayed_count, "step")
-    again = f"{format_count(repeated, 'step')} repeated in all" if repeated else "none was repeated"
     if len(worker_deaths) == 1:
-        return f"{died}; {heir} took over, replayed {replayed} and repeated {repeated or 'none'}."
-    return f"{died}; {heir} took over last and replayed {replayed}; {again}."
+        return f"{deaths}; {successor} took over, replayed {replayed} and repeated {repeated_count or 'none'}."
+    repeated = f"{format_count(repeated_count, 'step')} repeated in all" if repeated_count else "none was repeated"
+    return f"{deaths}; {successor} took over last and replayed {replayed}; {repeated}."
 
 
 def _describe_reopenings(count: int) -> str:
-    """That it had ended before."""
+    """How often the run was reopened after it had ended."""
     if not count:
         return ""
     return f"It had ended, and {'somebody let it go on' if count == 1 else f'was let go on {count} times'}."
 
 
 def _format_worker_name(worker: RunWorker, *, capitalize: bool = False) -> str:
-    """Its name, which is told as it is; if it has none of its own, where it is."""
+    """The worker's own name; if it has none, its kind and location."""
     if worker.name and worker.name != worker.location:
         return to_one_line(worker.name)
     return (

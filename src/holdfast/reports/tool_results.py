@@ -1,10 +1,10 @@
-"""Results of tools that hold files: how they are recorded, and how people are shown them.
+"""Tool results that contain files: their recorded form, and how people see them.
 
 A result without files is recorded by its declared type, like the output of any step. One with files is an envelope of
 plain data, ``{"$tool_result":1,"value":...}``, in which each file is ``{"$file": {...}}`` in the form of
-``agents.models.messages``. A tool that separates its result from what else the model is shown (the model library's
-``ToolReturn``) has that under ``content`` and ``metadata``. The envelope is large with its files, so the store keeps it
-apart, compressed, and once for equal content.
+``agents.models.messages``. If a tool separates its result from other content for the model (the model library's
+``ToolReturn``), that content is under ``content`` and ``metadata``. The envelope is large with its files, so the store
+keeps it as a blob: compressed, and once for equal content.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 from pydantic_core import from_json
 
 TOOL_RESULT_PREFIX = b'{"$tool_result":1,'
-"""What the bytes of such a record begin with; no other result of a tool does."""
+"""The first bytes of such a record; no other tool result begins with them."""
 FILE_KEY = "$file"
 
 
@@ -24,19 +24,19 @@ def has_files(payload: bytes) -> bool:
 
 
 def decode_plain_tool_result(payload: bytes) -> Any:
-    """The result for people to read: of each file, what it is."""
+    """The result for people, with a description of each file."""
     return replace_files(from_json(payload)["value"])
 
 
 def replace_files(value: Any) -> Any:
-    """The same value, with a few words in place of each file."""
+    """The value with a description in place of each file."""
     if isinstance(value, list):
-        return [replace_files(one) for one in cast("list[Any]", value)]
+        return [replace_files(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         if fields.keys() == {FILE_KEY}:
             return _describe_file(fields[FILE_KEY])
-        return {name: replace_files(one) for name, one in fields.items()}
+        return {name: replace_files(field) for name, field in fields.items()}
     return value
 
 

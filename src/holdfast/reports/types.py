@@ -1,25 +1,18 @@
-"""A run's story as data. The names of the fields are those of ``holdfast show --json``: programs rely on them.
+"""The report of a run as data. The names of the fields are those of ``holdfast show --json``: programs rely on them.
 
-Their JSON form is in ``services.json_form``. How it writes a ``UserValue`` depends on who asks.
+``services.json_form`` defines their JSON form. The form of a ``UserValue`` depends on the caller.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
 
 from holdfast.admission.usage import NANO_PER_USD, BudgetLimits
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.reports.plans import PlanItem
-from holdfast.reports.recorded_reply import (
-    FailedModel,
-    RecordedCompaction,
-    RecordedReply,
-    RecordedToolCall,
-)
+from holdfast.reports.recorded_reply import ModelCallReport
 from holdfast.services.approvals import ApprovalInfo
 from holdfast.services.json_form import UsageWithCost, UserValue, UtcDatetime
 from holdfast.stores.approvals import ApprovalState
@@ -42,22 +35,22 @@ class RecordedError:
         return f"{name}: {self.message}" if self.message else name
 
 
-# What was used
+# Usage
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetUsage:
-    """A budget, and what of it is used."""
+    """A budget, and how much of it is used."""
 
     run_id: str
-    """The id of the run that has it: the one in question, or one above it."""
+    """The run that has the budget: the reported one, or one above it."""
     budget: dict[str, float]
     """Its limits: ``usd``, ``tokens``, ``turns``, ``seconds``."""
     used: UsageWithCost
 
     @property
     def run_usage(self) -> RunUsage:
-        """As stores have it."""
+        """The form of the stores."""
         usd, tokens, turns = (self.budget.get(name) for name in ("usd", "tokens", "turns"))
         limits = BudgetLimits(
             None if usd is None else round(usd * NANO_PER_USD),
@@ -73,7 +66,7 @@ class BudgetRefusal:
     """Why the next model call was not made: a budget does not allow it."""
 
     run_id: str
-    """The id of the run that has the budget."""
+    """The run that has the budget."""
     limit: str
     message: str
 
@@ -82,125 +75,54 @@ class BudgetRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallReport:
-    """A call that a model asked for."""
-
-    id: str
-    name: str
-    arguments: UserValue
-
-    @property
-    def raw_arguments(self) -> str | dict[str, Any]:
-        """As a model could have sent them."""
-        given: Any = self.arguments
-        return cast("dict[str, Any]", given) if isinstance(given, dict) else json.dumps(given)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCallReport:
-    """The recorded answer of a model."""
-
-    model: str
-    text: str
-    thinking: str
-    tool_calls: tuple[ToolCallReport, ...]
-    feedback: str | None
-    failed_models: tuple[FailedModel, ...]
-    usage: UsageWithCost
-    compaction: RecordedCompaction | None
-    finish_reason: str | None = None
-    """Why the model stopped, as the provider says it."""
-    refusal: str = ""
-    """The words in which the model refuses to answer, or to go on."""
-    is_continued: bool = False
-    """It was cut off, and the next answer goes on with it."""
-
-    @classmethod
-    def from_reply(cls, reply: RecordedReply) -> ModelCallReport:
-        """As it is told."""
-        return cls(
-            reply.model,
-            reply.text,
-            reply.thinking,
-            tuple(ToolCallReport(call.id, call.name, call.arguments) for call in reply.tool_calls),
-            reply.feedback,
-            reply.failed_models,
-            reply.usage,
-            reply.compaction,
-            reply.finish_reason,
-            reply.refusal,
-            reply.is_continued,
-        )
-
-    @property
-    def reply(self) -> RecordedReply:
-        """As whoever reads the record has it."""
-        calls = tuple(RecordedToolCall(call.name, call.raw_arguments, call.id) for call in self.tool_calls)
-        return RecordedReply(
-            self.model,
-            self.text,
-            self.thinking,
-            calls,
-            self.usage,
-            self.failed_models,
-            self.feedback,
-            self.compaction,
-            self.finish_reason,
-            self.refusal,
-            self.is_continued,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class JournalEntry:
     """A record of the journal."""
 
     seq: int
     number: int | None
-    """Its number among the steps of its run: the one in ``holdfast show``."""
+    """The number of the step in ``holdfast show``."""
     kind: str
     name: str
     related_run_id: str | None
-    """The run that it started, or whose end it is."""
+    """The run that it started, or waited for."""
     ok: bool
     attempt_count: int
-    """How many it took; 0 for what a person has settled."""
+    """Number of attempts; 0 if a person settled it."""
     worker_id: int
     epoch: int
     replay_count: int
-    """How often a worker replayed it after taking the run over from one that had died."""
+    """How often a worker replayed it after taking over the run of a dead worker."""
     started_at: UtcDatetime
     recorded_at: UtcDatetime
     duration_s: float | None
     arguments: str
     output: UserValue
-    """What it returned; the beginning of it, as text, if ``is_truncated``."""
+    """What it returned; if ``is_truncated``, the beginning as text."""
     model_call: ModelCallReport | None
     error: RecordedError | None
     size: int
-    """Of the recorded value, in bytes."""
+    """Size of the recorded value, in bytes."""
     is_truncated: bool
-    """The value is too large to be told with many others: it is told alone."""
+    """The value is too large for a list of records: read this record alone to get all of it."""
     has_unknown_outcome: bool
-    """It is a ``once`` step of which nobody knows whether it happened."""
+    """It is a ``once`` step that may or may not have happened."""
     outcome: str
-    """``ok``, ``failed`` or ``unknown``; ``refused`` (a budget does not allow the call),
-    ``context_full``, ``needs_approval`` (the call waits for a person) or ``cleared`` (it needs no approval, and
-    comes next)."""
+    """``ok``, ``failed``, or ``unknown``; ``refused`` (a budget does not allow the call), ``context_full``,
+    ``needs_approval`` (the call waits for a person), or ``cleared`` (the call needs no approval, and comes next)."""
     reason: str | None
-    """Why, of one that was refused, or needs an approval, or whose conversation is too long."""
+    """Why the call was refused, needs an approval, or did not fit into the context."""
     is_internal: bool = False
     """Whether Holdfast recorded it for an approval or a session, and not for a call in the workflow's code."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether a person has said what came of it, and no attempt."""
+        """Whether a person decided its outcome."""
         return self.attempt_count == 0
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedStep:
-    """A step of a class workflow that its run did not run."""
+    """A step of a class workflow that the run skipped."""
 
     step_number: int
     """Its number in the class."""
@@ -211,7 +133,7 @@ class SkippedStep:
 
 @dataclass(frozen=True, slots=True)
 class InFlightStep:
-    """What is known of a step that has no outcome."""
+    """A step without an outcome."""
 
     number: int
     name: str
@@ -221,29 +143,29 @@ class InFlightStep:
     progress: UserValue
     updated_at: UtcDatetime
     retry_at: UtcDatetime | None = None
-    """When its next attempt is made, while it waits for that."""
+    """The time of its next attempt, while it waits for that."""
 
 
-# Who and what is around
+# Related runs, signals, and workers
 
 
 @dataclass(frozen=True, slots=True)
 class RelatedRun:
-    """A run that the run has started or waited for."""
+    """A run that the run started or waited for."""
 
     id: str
     workflow: str
     state: RunState
     parent: str | None
     usage: UsageWithCost | None = None
-    """What it has used, with those below it; ``None`` also where many runs are told."""
+    """What it used, with the runs below it; ``None`` also in a long list of runs."""
     is_waiting_for_budget: bool = False
     """It waits for a higher budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingSignal:
-    """A signal that nothing has taken yet."""
+    """A signal that the run has not consumed yet."""
 
     id: int
     name: str
@@ -253,17 +175,17 @@ class PendingSignal:
 
 @dataclass(frozen=True, slots=True)
 class UnrecordedResult:
-    """The end of a run, or a person's answer, that the run waits for, and that is not recorded yet."""
+    """The end of a run, or a person's answer, that the run waits for and has not recorded yet."""
 
     number: int
     state: str
-    """In which the other run ended; ``answered``."""
+    """The final state of the other run; or ``answered``."""
     sent_at: UtcDatetime
 
 
 @dataclass(frozen=True, slots=True)
 class RunWorker:
-    """A worker that is there, or that has recorded something of the run."""
+    """A live worker, or one that wrote records of the run."""
 
     id: int
     name: str
@@ -272,19 +194,18 @@ class RunWorker:
     is_listener: bool
     is_alive: bool
     state: str
-    """``live``, ``retired`` (left in good order) or ``dead``; ``unknown`` of one that the store has
-    forgotten."""
+    """``live``, ``retired`` (it stopped cleanly), or ``dead``; ``unknown`` if the store has deleted it."""
     record_count: int = 0
-    """How many of the run's records it has recorded."""
+    """Number of the run's records that it wrote."""
 
     @property
     def location(self) -> str:
-        """``host:pid``, after the worker's name if it has another one."""
+        """``host:pid``, after the worker's name if it has one of its own."""
         return format_worker_location(self.name, self.host, self.pid or 0, is_listener=self.is_listener)
 
     @property
     def kind(self) -> str:
-        """What to call it: a worker by lease is a process elsewhere, that listens to a server."""
+        """``worker``, or ``listener`` for a process that takes deliveries from a server."""
         return "listener" if self.is_listener else "worker"
 
 
@@ -294,9 +215,9 @@ class RetryReport:
 
     is_possible: bool
     needs_run_again: bool
-    """A ``once`` step would run a second time: somebody has to say that it may."""
+    """A ``once`` step would run a second time: the caller has to allow it."""
     rewound_seqs: tuple[int, ...]
-    """The ``seq`` of the records that it takes back."""
+    """The ``seq`` of the records that it removes."""
     message: str
 
 
@@ -315,7 +236,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """All that is known of a run, at one moment, with a page of its journal."""
+    """Everything known about a run at one moment, with a page of its journal."""
 
     id: str
     workflow: str
@@ -361,32 +282,32 @@ class RunReport:
     workers: tuple[RunWorker, ...]
     plan: tuple[PlanItem, ...]
     reported_at: UtcDatetime
-    """When this was so."""
+    """The time of the report."""
     clock_started_at: UtcDatetime
-    """Where the run's own clock begins: a fork shares the older one."""
+    """The start of the run's own clock; a fork has that of its origin."""
     record_count: int
-    """How many the whole journal has."""
+    """Number of records in the whole journal."""
     has_more: bool
-    """There are records behind those in ``journal``."""
+    """There are records after those in ``journal``."""
     has_more_related_runs: bool
-    """It has started more runs than are told."""
+    """It started more runs than are listed."""
     is_agent: bool
     session: str | None
-    """The session that it is in, of an agent's run."""
+    """The session of an agent's run."""
     previous_run: str | None
     """The run that came before it in its session."""
     is_delivery_run: bool
     reopened_at: tuple[UtcDatetime, ...]
-    """When somebody let it go on after it had ended: by a retry, or by settling a step."""
+    """When a person reopened it after it had ended: with a retry, or by settling a step."""
     budget_changed_at: UtcDatetime | None
-    """When the run, which waits for a higher budget, was told that it has another one, and did not hear it yet."""
+    """When the budget of a run that waits for a higher one was changed, and the run has not noticed yet."""
     budgets: tuple[BudgetUsage, ...]
-    """All that it has to keep to: its own, and those of runs above it."""
+    """The budgets that limit it: its own, and those of runs above it."""
     output_size: int | None
     event_offset: str
-    """Behind all that is recorded by now: events that are read from here on tell what is new, and what is in flight."""
+    """The position after all records so far: events from here on are new, or still in flight."""
     summary: str
-    """What it did, how long that took and what it cost, in a sentence or two."""
+    """What it did, how long that took, and what it cost, in a sentence or two."""
     advice: tuple[Advice, ...]
     """What to do now, the most urgent first."""
     skipped_steps: tuple[SkippedStep, ...] = ()
@@ -396,26 +317,28 @@ class RunReport:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether a live worker has the run in its hands."""
-        hand = self.find_worker(self.claimed_by)
-        return self.state is RunState.RUNNING and hand is not None and hand.is_alive
+        """Whether a live worker holds the run."""
+        worker = self.find_worker(self.claimed_by)
+        return self.state is RunState.RUNNING and worker is not None and worker.is_alive
 
     def find_worker(self, worker_id: int | None) -> RunWorker | None:
         """The worker with this id."""
-        return next((one for one in self.workers if one.id == worker_id), None)
+        return next((worker for worker in self.workers if worker.id == worker_id), None)
 
     @property
     def open_approvals(self) -> list[ApprovalInfo]:
-        """What it waits for people to answer."""
-        return [one for one in self.approvals if one.state is ApprovalState.OPEN and not self.state.is_terminal]
+        """The approvals that wait for an answer; none if the run has ended."""
+        if self.state.is_terminal:
+            return []
+        return [approval for approval in self.approvals if approval.state is ApprovalState.OPEN]
 
     def find_approval(self, entry: JournalEntry) -> ApprovalInfo | None:
-        """The question that this record has the answer to; a fork shares its origin's answers, not the questions."""
+        """The approval that this record answers. A fork shares its origin's answers, but not the approvals."""
         if entry.kind != RecordKind.APPROVAL.label:
             return None
-        return next((one for one in self.approvals if one.id == entry.arguments), None)
+        return next((approval for approval in self.approvals if approval.id == entry.arguments), None)
 
     @property
     def related_runs_by_id(self) -> Mapping[str, RelatedRun]:
-        """The runs that it has started or waited for, by id."""
-        return {one.id: one for one in self.related_runs}
+        """The runs that it started or waited for, by id."""
+        return {run.id: run for run in self.related_runs}

@@ -1,8 +1,8 @@
-"""What model calls have used, day by day, over all runs: for whoever pays for them.
+"""What model calls used, day by day, over all runs.
 
-Days are those of UTC. Each call counts on the day on which its outcome was recorded, for the workflow of its own run:
-what a sub-agent has used is the sub-agent's, and not once more that of the agent which asked it. So the lines of a
-report add up. They stay when runs are deleted, while the numbers of runs are of those that are there.
+Days are in UTC. Each call counts on the day on which its outcome was recorded, for the workflow of its own run: the
+usage of a sub-agent is not counted again for the agent that called it. So the lines of a report add up. They stay when
+runs are deleted, while the numbers of runs count only existing ones.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from holdfast.stores.contract import Store
 from holdfast.stores.daily_usage import DailyRunCount as KeptRuns
 
 DEFAULT_DAY_COUNT = 30
-"""Of how many days a report is unless somebody says so."""
+"""Number of days in a report by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class DailyUsage:
-    """What the runs of a workflow have used on a day of one model."""
+    """What the runs of a workflow used of one model on one day."""
 
     day: date
     workflow: str
     """The agent's name, or the workflow's."""
     model: str
-    """As it was asked for: ``openai:gpt-4o``; ``""`` if that is not known."""
+    """The requested model, such as ``openai:gpt-4o``; ``""`` if unknown."""
     usage: UsageWithCost
-    """Its ``seconds`` are 0: they are not kept by day."""
+    """Its ``seconds`` are 0: they are not stored by day."""
 
     @property
     def cost(self) -> Decimal | None:
@@ -43,7 +43,7 @@ class DailyUsage:
 
 @dataclass(frozen=True, slots=True)
 class DailyRunCount:
-    """How many runs of a workflow were created on a day, without those that were deleted since."""
+    """Number of runs of a workflow that were created on a day, without deleted ones."""
 
     day: date
     workflow: str
@@ -52,24 +52,24 @@ class DailyRunCount:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """What was used on some days."""
+    """What model calls used from one day to another."""
 
     since: date
     until: date
     """The last day, included."""
     daily_usage: Sequence[DailyUsage]
-    """By day, workflow and model."""
+    """By day, workflow, and model."""
     daily_runs: Sequence[DailyRunCount]
-    """By day and workflow: of all workflows, also those that have called no model."""
+    """By day and workflow, including workflows that called no model."""
 
     @property
     def total(self) -> Usage:
-        """All of it."""
+        """The sum over all days."""
         return sum((line.usage for line in self.daily_usage), Usage())
 
     @property
     def cost(self) -> Decimal | None:
-        """What all of it has cost in dollars, as far as prices are known; ``None`` if none is."""
+        """The total cost in dollars, as far as prices are known; ``None`` if none is."""
         return self.total.cost
 
 
@@ -80,9 +80,9 @@ async def build_usage_report(
     workflow: str | None,
     read_run_counts: Callable[[str, str], Awaitable[Sequence[KeptRuns]]] | None = None,
 ) -> UsageReport:
-    """What was used from one day to another, both included; the last ``DEFAULT_DAY_COUNT`` unless they are given.
+    """What model calls used from one day to another, both included; default: the last ``DEFAULT_DAY_COUNT`` days.
 
-    ``read_run_counts`` counts the runs instead of the store.
+    ``read_run_counts`` replaces the store's count of the runs.
     """
     last = to_datetime(store.now()).date() if until is None else to_utc_date(until)
     try:
@@ -91,12 +91,12 @@ async def build_usage_report(
         first = date.min
     if first > last:
         raise UsageError(f"a report from {first} to {last} has no days: the first one comes after the last one")
-    span = (first.isoformat(), last.isoformat())
-    used = await store.daily_usage.get(*span, workflow=workflow)
+    days = (first.isoformat(), last.isoformat())
+    used = await store.daily_usage.get(*days, workflow=workflow)
     runs = await (
-        store.daily_usage.get_run_counts(*span, workflow=workflow)
+        store.daily_usage.get_run_counts(*days, workflow=workflow)
         if read_run_counts is None
-        else read_run_counts(*span)
+        else read_run_counts(*days)
     )
     return UsageReport(
         first,
@@ -107,5 +107,5 @@ async def build_usage_report(
 
 
 def to_utc_date(value: date) -> date:
-    """A day; of a moment, the one that it belongs to, as UTC has it."""
+    """A day; for a time, its day in UTC."""
     return value.astimezone(UTC).date() if isinstance(value, datetime) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +13,7 @@ from starlette.requests import Request
 
 from holdfast.client.client import Client
 from holdfast.codec import EncodedValue, codec_for, validate_size
+from holdfast.codec.run_ids import MAX_ID_LENGTH
 from holdfast.server.auth.authenticator import Caller, invalid_key_problem
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.http.problems import Problem
@@ -28,6 +30,8 @@ T = TypeVar("T")
 
 MAX_WAIT_S = 60.0
 """Maximum seconds of a long poll."""
+_ID_SUFFIX = re.compile(r"[0-9a-f]{11,12}-[0-9a-f]{10}")
+"""The end of a generated id: see ``generate_id_suffix``."""
 _value_codec = codec_for(Any)
 
 
@@ -126,8 +130,11 @@ class Call:
 
     # Idempotency
 
-    def derive_id(self, operation: str) -> str | None:
+    def derive_id(self, operation: str, prefix: str | None = None) -> str | None:
         """An id derived from the Idempotency-Key, distinct for each operation.
+
+        Holdfast's own client sends the suffix of a generated id as the key. Appended to ``prefix``, it makes the id
+        that a client over a store would generate.
 
         Its scope is the namespace and not the API key, so that a request repeated with a rotated key is still the same
         request.
@@ -135,6 +142,8 @@ class Call:
         given = self.request.headers.get(IDEMPOTENCY_KEY)
         if given is None:
             return None
+        if prefix is not None and _ID_SUFFIX.fullmatch(given):
+            return f"{prefix[: MAX_ID_LENGTH - len(given) - 1]}-{given}"
         digest = hashlib.sha256(f"{operation}\0{given}".encode()).digest()
         return f"{operation}-{base64.b32encode(digest[:15]).decode().lower()}"
 

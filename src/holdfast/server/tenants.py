@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from holdfast.client.store_client import StoreClient
+from holdfast.client.client import Client
 from holdfast.client.store_connections import LoopConnections
 from holdfast.server.auth.audit_log import AuditWriter
 from holdfast.server.background.overview_feed import OverviewFeed
@@ -26,7 +26,7 @@ class Tenant:
         self.namespace = namespace
         self.connection = connection
         self.store = store
-        self.client = StoreClient(connections=connection)
+        self.client = Client.from_connections(connection)
         self.audit_writer = AuditWriter(store)
         self.dispatcher = Dispatcher(self)
         self.listeners = ListenerRegistry(namespace, store, get_home_store)

@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.admission.queue_limits import QueueLimits, parse_limits, validate_queue_name
+from holdfast.core.states import UNFINISHED_STATES
 from holdfast.errors import UnknownQueue
 from holdfast.services.json_form import UtcDatetime
 from holdfast.services.lookup import suggest_name
 from holdfast.services.stalls import explain_blocked_keys, explain_blocked_queue
 from holdfast.services.timestamps import to_datetime
-from holdfast.stores.contract import Store
+from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.queues import QueueStatus
+
+MAX_RUNS_SCANNED = 1000
+"""Unfinished runs that are searched for the name of a queue that nothing else has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +111,45 @@ async def list_queue_names(store: Store) -> set[str]:
     return {spec.queue for spec in specs.values()} | {one.name for one in await store.queues.list()}
 
 
+async def pause_queue(store: Store, name: str, *, allow_unknown: bool = False) -> bool:
+    """Pause a queue. False when it was paused before. Raises ``UnknownQueue`` if nothing in the store has this name.
+
+    ``allow_unknown`` accepts a name that no worker has announced yet.
+    """
+    if not allow_unknown:
+        await _check_known(store, name)
+    return await store.queues.pause(name)
+
+
+async def _check_known(store: Store, name: str) -> None:
+    """Raise ``UnknownQueue`` unless a workflow, a limit, a worker, or an unfinished run has the queue."""
+    known = await list_queue_names(store)
+    known |= {queue for worker in await store.list_workers() for queue in worker.queues or ()}
+    if name in known:
+        return
+    runs = await store.list_runs(RunFilter(states=UNFINISHED_STATES), limit=MAX_RUNS_SCANNED)
+    known |= {run.queue for run in runs}
+    if name not in known:
+        raise UnknownQueue(
+            f"there is no queue {name!r} in {store.url}, so nothing changed: {suggest_name(name, sorted(known))} To "
+            f"pause a queue before anything uses it: queues.pause({name!r}, allow_unknown=True), or `holdfast queues "
+            f"pause {name} --allow-unknown`"
+        )
+
+
 async def set_limits(store: Store, name: str, changes: Mapping[str, Any]) -> bool:
     """Set the given limits of a queue; false if they were set to the same before."""
     found = await store.queues.list([validate_queue_name(name)])
-    current = found[0].limits if found else QueueLimits()
-    limits = parse_limits(
+    return await store.queues.set_limits(name, check_limits(name, changes, found[0].limits if found else None))
+
+
+def check_limits(name: str, changes: Mapping[str, Any], current: QueueLimits | None = None) -> QueueLimits:
+    """The limits of a queue after some of them change. Raises ``UsageError``."""
+    current = current or QueueLimits()
+    return parse_limits(
         concurrency=changes.get("concurrency", current.concurrency),
         rate=changes.get("rate", current.rates or None),
         key_concurrency=changes.get("key_concurrency", current.key_concurrency),
         key_rate=changes.get("key_rate", current.key_rates or None),
         error_prefix=f"queue {name!r}: ",
     )
-    return await store.queues.set_limits(name, limits)

@@ -161,8 +161,7 @@ def build_new_run(
         run_id = render_run_id(spec.id_template, inputs, spec.name, defaults or {})
     generated = run_id is None
     if run_id is None:
-        # It begins with the time, so that consecutive ids are next to each other in an index.
-        run_id = f"{spec.name}-{int(now * 1000):x}-{secrets.token_hex(5)}"
+        run_id = f"{spec.name}-{generate_id_suffix(now)}"
     else:
         validate_run_id(run_id)
     delay = max(0.0, options.delay_s if options.debounce_s is None else options.debounce_s)
@@ -190,6 +189,11 @@ def build_new_run(
         max_debounce_s=options.max_debounce_s,
         is_delivery=spec.is_address,
     )
+
+
+def generate_id_suffix(now: float) -> str:
+    """The end of a generated id. It begins with the time, so that successive ids are neighbors in an index."""
+    return f"{int(now * 1000):x}-{secrets.token_hex(5)}"
 
 
 def validate_run_id(run_id: str) -> str:

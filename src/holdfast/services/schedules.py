@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as replace_in
 from datetime import datetime
@@ -90,22 +91,7 @@ def build_schedule(
     is_declared_in_code: bool = False,
 ) -> ScheduleDefinition:
     """The definition of a schedule, with checked values. Raises ``UsageError``."""
-    for word, given, allowed in (
-        ("catch_up", catch_up, get_args(CatchUp)),
-        ("overlap", overlap, get_args(Overlap)),
-    ):
-        if given not in allowed:
-            near = difflib.get_close_matches(str(given), allowed, 1)
-            raise UsageError(
-                f"{word}={given!r} is not known{f': did you mean {near[0]!r}?' if near else ''} "
-                f"({', '.join(map(repr, allowed))})"
-            )
-    if isinstance(max_catch_up, bool) or not isinstance(max_catch_up, int) or max_catch_up < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(
-            f"max_catch_up={max_catch_up!r}: the number of missed ticks to fire at once is a whole number, 1 or more"
-        )
-    if isinstance(tags, str):
-        raise UsageError(f"tags is a collection of words, not one string: tags=[{tags!r}]")
+    _check_options(catch_up, max_catch_up, overlap, tags)
     if len(inputs) > MAX_INLINE_BYTES:
         raise UsageError(
             f"the inputs are {len(inputs):,} bytes, and those of a schedule may be {MAX_INLINE_BYTES:,}: keep what is "
@@ -132,6 +118,25 @@ def build_schedule(
         max_deliveries=validate_max_deliveries(max_deliveries, ""),
         is_declared_in_code=is_declared_in_code,
     )
+
+
+def _check_options(catch_up: str, max_catch_up: int, overlap: str, tags: Collection[str]) -> None:
+    for word, given, allowed in (
+        ("catch_up", catch_up, get_args(CatchUp)),
+        ("overlap", overlap, get_args(Overlap)),
+    ):
+        if given not in allowed:
+            near = difflib.get_close_matches(str(given), allowed, 1)
+            raise UsageError(
+                f"{word}={given!r} is not known{f': did you mean {near[0]!r}?' if near else ''} "
+                f"({', '.join(map(repr, allowed))})"
+            )
+    if isinstance(max_catch_up, bool) or not isinstance(max_catch_up, int) or max_catch_up < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"max_catch_up={max_catch_up!r}: the number of missed ticks to fire at once is a whole number, 1 or more"
+        )
+    if isinstance(tags, str):
+        raise UsageError(f"tags is a collection of words, not one string: tags=[{tags!r}]")
 
 
 # Reading
@@ -262,11 +267,35 @@ class ScheduleRequest:
     replace: bool = False
 
 
+def check_request(request: ScheduleRequest) -> None:
+    """Raise ``UsageError`` for options that no schedule can have. It needs no store, so that every client calls it."""
+    with _prefix_errors(request.name):
+        validate_schedule_name(request.name)
+        make_timing(request.cron, request.every, request.zone, request.start)
+        _check_options(request.catch_up, request.max_catch_up, request.overlap, request.tags)
+        validate_start_key(request.key, "key", "")
+        validate_priority(request.priority, "")
+        validate_max_deliveries(request.max_deliveries, "")
+        if request.queue is not None:
+            declare_queue(request.queue)
+
+
+@contextmanager
+def _prefix_errors(name: str) -> Generator[None]:
+    """Let errors begin with the name of the schedule."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"schedule {name!r}: {error}", error.violations) from None
+    except HoldfastError as error:
+        raise type(error)(f"schedule {name!r}: {error}") from None
+
+
 async def create_schedule(store: Store, request: ScheduleRequest, spec: WorkflowSpec) -> ScheduleInfo:
     """Create a schedule of a workflow, unless the same one exists."""
     where = f"schedule {request.name!r}"
     args, kwargs = tuple(request.args), dict(request.kwargs or {})
-    try:
+    with _prefix_errors(request.name):
         # Always in a thread, because the size of values that are encoded already is not known.
         inputs = await run_off_loop(LARGE_BYTES + 1, lambda: bind_inputs(spec, args, kwargs))
         new = build_schedule(
@@ -284,10 +313,6 @@ async def create_schedule(store: Store, request: ScheduleRequest, spec: Workflow
             budget=request.budget,
             max_deliveries=request.max_deliveries,
         )
-    except InputError as error:
-        raise InputError(f"{where}: {error}", error.violations) from None
-    except HoldfastError as error:
-        raise type(error)(f"{where}: {error}") from None
     if isinstance(request.queue, Queue):
         await store.queues.declare([NewQueue(request.queue.name, request.queue.limits)])
     [stored] = await store.schedules.put([new], replace=False)

@@ -30,6 +30,10 @@ class StoreProvider(ABC):
     async def store(self) -> Store:
         """The store, open."""
 
+    async def created_store(self) -> Store:
+        """The same, for a change that may be the first one: a database that does not exist yet is created."""
+        return await self.store()
+
     async def now(self) -> float:
         """The store's time."""
         return (await self.store()).now()

@@ -23,7 +23,7 @@ from holdfast.client.client import Client
 from holdfast.errors import UsageError
 from holdfast.reports.conversations import ConversationMessage, message_to_json
 from holdfast.reports.model_replies import describe_compaction, describe_failed_model, is_final_reply
-from holdfast.reports.recorded_reply import RecordedReply
+from holdfast.reports.recorded_reply import ModelCallReport
 from holdfast.reports.run_usage import format_tokens_and_cost
 from holdfast.reports.types import RunReport
 
@@ -112,7 +112,7 @@ class _ConversationPrinter:
         for name, arguments in message.tool_calls:
             self._print_call(name, arguments)
 
-    def _print_reply(self, head: Text, reply: RecordedReply) -> None:
+    def _print_reply(self, head: Text, reply: ModelCallReport) -> None:
         """Print which model answers, what it used, which models failed before, and its thinking."""
         paid = format_tokens_and_cost(reply.usage)
         if len(head) + 2 + len(paid) <= self._get_width(0):

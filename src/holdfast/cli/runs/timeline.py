@@ -25,7 +25,7 @@ from holdfast.cli.shared.tables import Cell, layout_rows, print_table
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.reports.model_replies import describe_compaction, describe_failed_model, extract_answer, is_final_reply
-from holdfast.reports.recorded_reply import ANSWER_TOOL, MODEL_CALL_STEP, RecordedReply
+from holdfast.reports.recorded_reply import ANSWER_TOOL, MODEL_CALL_STEP, ModelCallReport
 from holdfast.reports.recorded_values import MAX_PRINTED_BYTES
 from holdfast.reports.report_reader import MAX_LISTED_RUNS
 from holdfast.reports.run_usage import format_brief_cost, format_tokens_and_cost
@@ -90,7 +90,7 @@ def _build_cells(row: _Row, report: RunReport, max_name_width: int | None) -> tu
 
 
 def _print_details(out: Console, report: RunReport, entry: JournalEntry, limit: int | None) -> None:
-    reply = None if entry.model_call is None else entry.model_call.reply
+    reply = entry.model_call
     is_compaction = reply is not None and reply.compaction is not None
     is_turn = entry.kind == _STEP_LABEL and entry.name == MODEL_CALL_STEP
     below = "" if is_turn or is_compaction else entry.arguments
@@ -121,7 +121,7 @@ def _print_answer(out: Console, report: RunReport, entry: JournalEntry) -> None:
         )
 
 
-def _print_reply(out: Console, reply: RecordedReply, limit: int | None) -> None:
+def _print_reply(out: Console, reply: ModelCallReport, limit: int | None) -> None:
     """Print which model answered, what it used, which models failed before, and what it said."""
     if reply.model:
         _print_wrapped(out, f"{reply.model}: {format_tokens_and_cost(reply.usage)}", "dim")

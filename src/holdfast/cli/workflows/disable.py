@@ -20,22 +20,21 @@ from holdfast.cli.shared.store_access import format_store_command, run_client, w
 from holdfast.cli.shared.tables import print_table
 from holdfast.client.client import Client
 from holdfast.core.states import UNFINISHED_STATES, RunState
-from holdfast.errors import UnknownWorkflow
 from holdfast.services.health import Health
 from holdfast.services.json_form import to_json
-from holdfast.services.lookup import suggest_name
 from holdfast.services.stalls import explain_unserved
 
 
 @command("holdfast disable researcher", 'holdfast disable researcher --reason "wrong prices"', "holdfast disable")
 @click.argument("workflow", required=False)
 @click.option("--reason", default="", help="Why, for others to read.")
+@click.option("--allow-unknown", is_flag=True, help="Accept a name that no worker has announced yet.")
 @json_option(
     "A JSON object: workflow, disabled, changed, run_count (unfinished runs), stall_reason, message; without a "
     "WORKFLOW, an array, as from `GET /v1/disabled`."
 )
 @url_option
-def disable(workflow: str | None, reason: str, as_json: bool, url: str | None) -> None:
+def disable(workflow: str | None, reason: str, allow_unknown: bool, as_json: bool, url: str | None) -> None:
     """Disable a workflow or an agent, everywhere.
 
     Its runs stop at the next recorded point: a step in flight ends and is recorded, nothing else starts (`holdfast
@@ -45,7 +44,7 @@ def disable(workflow: str | None, reason: str, as_json: bool, url: str | None) -
     if workflow is None:
         _list_disabled(url, as_json=as_json)
     else:
-        _set_enabled(url, workflow, enabled=False, reason=reason, as_json=as_json)
+        _set_enabled(url, workflow, enabled=False, reason=reason, allow_unknown=allow_unknown, as_json=as_json)
 
 
 @command("holdfast enable researcher")
@@ -54,16 +53,17 @@ def disable(workflow: str | None, reason: str, as_json: bool, url: str | None) -
 @url_option
 def enable(workflow: str, as_json: bool, url: str | None) -> None:
     """Enable a workflow or an agent that was disabled: its runs continue."""
-    _set_enabled(url, workflow, enabled=True, reason="", as_json=as_json)
+    _set_enabled(url, workflow, enabled=True, as_json=as_json)
 
 
-def _set_enabled(url: str | None, workflow: str, *, enabled: bool, reason: str, as_json: bool) -> None:
+def _set_enabled(
+    url: str | None, workflow: str, *, enabled: bool, reason: str = "", allow_unknown: bool = False, as_json: bool
+) -> None:
     async def change(client: Client) -> tuple[bool, Health]:
-        known = [one.name for one in await client.health()]
-        if workflow not in known:  # a mistyped name must not look as if something was disabled
-            hint = suggest_name(workflow, known)
-            raise UnknownWorkflow(f"there is no workflow {workflow!r} in {client.url}, so nothing changed: {hint}")
-        changed = await (client.enable(workflow) if enabled else client.disable(workflow, reason=reason))
+        if enabled:
+            changed = await client.enable(workflow)
+        else:
+            changed = await client.disable(workflow, reason=reason, allow_unknown=allow_unknown)
         [health] = [one for one in await client.health() if one.name == workflow]
         return changed, health
 

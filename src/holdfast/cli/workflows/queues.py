@@ -193,14 +193,15 @@ def reset(name: str, as_json: bool, url: str | None) -> None:
 
 @queues.command(epilog=format_example("holdfast queues pause llm"))
 @name_argument
+@click.option("--allow-unknown", is_flag=True, help="Accept a name that no worker has announced yet.")
 @_json_change_option
 @url_option
-def pause(name: str, as_json: bool, url: str | None) -> None:
+def pause(name: str, allow_unknown: bool, as_json: bool, url: str | None) -> None:
     """Let no run of a queue start or continue until you resume it; restarts and deployments do not change that.
 
     Runs that are being executed are not affected: use `holdfast pause` for those.
     """
-    change = _change_queue(url, name, lambda client: client.queues.pause(name))
+    change = _change_queue(url, name, lambda client: client.queues.pause(name, allow_unknown=allow_unknown))
     is_so = "is paused" if change.changed else "was paused before: nothing changed"
     resume = format_store_command(url, "queues", "resume", name)
     change.print(as_json, f"{is_so}; `{resume}` lets its runs begin again{change.name_note}")

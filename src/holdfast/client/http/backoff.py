@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again, and when to give up."""
+"""How long to wait before the next try, and when to give up."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 INITIAL_DELAY_S = 0.1
-"""Seconds before the first repetition; each further one waits twice as long."""
+"""Seconds before the second try; the delay doubles with each further one."""
 MAX_DELAY_S = 5.0
 MAX_RETRY_AFTER_S = 60.0
-"""Seconds that a server may ask to wait: it must not put a caller off for ever."""
+"""Seconds that a server may ask to wait: it must not delay a caller forever."""
 GIVE_UP_AFTER_S = 30.0
-"""Seconds after which a call gives up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Time and chance, which tests bring along themselves."""
+    """Clock and random source, which tests replace."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -27,10 +26,10 @@ class Timing:
 
 
 class Backoff:
-    """Of one call: how often it has failed, and since when.
+    """Counts the failures of one call, and the time since it was made.
 
     Args:
-        timing: time and chance.
+        timing: clock and random source.
         give_up_after_s: seconds after which to give up; ``None``: never.
     """
 
@@ -41,8 +40,8 @@ class Backoff:
         self._failure_count = 0
 
     async def wait(self, retry_after_s: float | None = None) -> bool:
-        """Wait before the next try, at least ``retry_after_s`` seconds; false: it is time to give up."""
-        # Half of it is left to chance, so that the clients of a server that was away do not all come back at once.
+        """Wait before the next try, at least ``retry_after_s`` seconds. False when it is time to give up."""
+        # Half of the delay is random, so that the clients of a server that was down do not all return at once.
         delay = min(MAX_DELAY_S, INITIAL_DELAY_S * 2 ** min(self._failure_count, 16)) * (
             0.5 + self._timing.jitter() / 2
         )
@@ -58,6 +57,6 @@ class Backoff:
         return True
 
     def reset(self) -> None:
-        """It has worked: what fails from now on is counted anew."""
+        """Start counting again after a success."""
         self._failure_count = 0
         self._started_at = self._timing.clock()

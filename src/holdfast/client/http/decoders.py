@@ -1,29 +1,22 @@
-"""What a server answers, as the same dataclasses that a client over a store gives."""
+"""Responses of a server, as the dataclasses that a client over a store returns."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from holdfast.admission.usage import Usage
 from holdfast.errors import InputError, ServerError
 from holdfast.reports.conversations import ConversationMessage, message_from_json
-from holdfast.reports.events import Event
-from holdfast.reports.plans import Plan, PlanItem
-from holdfast.reports.run_info import RunInfo
-from holdfast.reports.types import ModelCallReport, RunReport
-from holdfast.services.approvals import ApprovalInfo
+from holdfast.reports.recorded_reply import ModelCallReport
 from holdfast.services.json_form import from_json
-from holdfast.services.schedules import ScheduleInfo
 from holdfast.services.wire_values import from_wire
 
 T = TypeVar("T")
 
 
 def decode(kind: type[T], data: Any) -> T:
-    """Data as a dataclass. Raises ``ServerError``."""
+    """The value of a dataclass from its JSON. Raises ``ServerError``."""
     try:
         return from_json(kind, data, from_wire)
     except (ValidationError, InputError) as error:
@@ -33,40 +26,26 @@ def decode(kind: type[T], data: Any) -> T:
 def _build_decode_error(type_name: str, error: Exception) -> ServerError:
     return ServerError(
         f"the server has answered with a {type_name} that this version of Holdfast cannot read: {error}. Are both of "
-        "the "
-        f"same version?"
+        f"the same version?"
     )
 
 
 def decode_list(kind: type[T], data: Any) -> list[T]:
     """The items of a list or of a page."""
-    return [decode(kind, one) for one in get_items(data)]
+    return [decode(kind, item) for item in get_items(data)]
 
 
 def get_items(data: Any) -> list[Any]:
-    """What is in a list or a page."""
-    found: Any = cast("dict[str, Any]", data).get("items") if isinstance(data, dict) else None
-    if not isinstance(found, list):
+    """The JSON of the items of a list or of a page."""
+    items: Any = cast("dict[str, Any]", data).get("items") if isinstance(data, dict) else None
+    if not isinstance(items, list):
         raise ServerError("the server has answered with no list where one was asked for. Is it a Holdfast server?")
-    return cast("list[Any]", found)
-
-
-decode_run = partial(decode, RunInfo)
-decode_approval = partial(decode, ApprovalInfo)
-decode_schedule = partial(decode, ScheduleInfo)
-decode_event = partial(decode, Event)
-decode_usage = partial(decode, Usage)
-decode_report = partial(decode, RunReport)
-
-
-def decode_plan(data: Any) -> Plan:
-    """A plan."""
-    return Plan(tuple(decode_list(PlanItem, data)))
+    return cast("list[Any]", items)
 
 
 def decode_message(data: Any) -> ConversationMessage:
-    """A piece of a conversation."""
+    """A message of a conversation."""
     try:
-        return message_from_json(data, lambda told: from_json(ModelCallReport, told))  # its values are plain
+        return message_from_json(data, lambda reply: from_json(ModelCallReport, reply))  # its values are plain
     except (ValidationError, KeyError, TypeError) as error:
         raise _build_decode_error("ConversationMessage", error) from None

@@ -30,20 +30,19 @@ from typing import Any
 from holdfast.background_tasks import keep_running
 from holdfast.client.delivery import RELEASE_TIMEOUT_S, Delivery
 from holdfast.client.http.backoff import Backoff
-from holdfast.client.http.runs import quote_segment
+from holdfast.client.http.requests import quote_segment
 from holdfast.client.http.sse import ServerSentEvent
 from holdfast.client.http.transport import TransientError, Transport
-from holdfast.client.listener import MAX_NAME_LENGTH, Listener
+from holdfast.client.listener import MAX_NAME_LENGTH
 from holdfast.errors import DeliveryLost, HoldfastError, NotAllowed, ServerError, Unauthenticated, UsageError
 
 log = logging.getLogger("holdfast.listeners")
 
 DEFAULT_LEASE_S = 30.0
-"""Seconds, until the server has said how long they are."""
+"""Used until the server has sent the duration of its leases."""
 HEARTBEATS_PER_LEASE = 3
-"""Heartbeats in the time of a lease."""
 MAX_HEARTBEAT_INTERVAL_S = 10.0
-"""Seconds between two heartbeats at most: whoever cancels a run does not wait for a long lease."""
+"""Heartbeats find out that a run was cancelled, and that should not take as long as a long lease."""
 DISCONNECTED_HEARTBEAT_INTERVAL_S = 1.0
 """Seconds between two heartbeats while there is no stream."""
 
@@ -56,23 +55,26 @@ class HttpListenerRegistry:
         self._listeners: set[HttpListener] = set()
 
     def create(self, address: str, *, concurrency: int, name: str | None) -> HttpListener:
-        """A new one."""
-        self._listeners = {one for one in self._listeners if not one.is_finished}
+        """A new listener."""
+        self._listeners = {listener for listener in self._listeners if not listener.is_finished}
         listener = HttpListener(self._transport, address, concurrency, name or _get_process_name())
         self._listeners.add(listener)
         return listener
 
     async def close(self) -> None:
-        """End those of the running event loop."""
+        """End the listeners of the running event loop."""
         loop = asyncio.get_running_loop()
-        for listener in [one for one in self._listeners if one.loop in (None, loop)]:
+        for listener in [listener for listener in self._listeners if listener.loop in (None, loop)]:
             self._listeners.discard(listener)
             await listener.leave()
             await listener.stop_heartbeats()
 
 
-class HttpListener(Listener):
-    """A listener on one address, and the line of its deliveries to the server. It connects when it is first asked."""
+class HttpListener:
+    """A listener on one address, which also sends the calls of its deliveries to the server.
+
+    It connects when the first delivery is requested, and belongs to the event loop that requests it.
+    """
 
     def __init__(self, transport: Transport, address: str, concurrency: int, name: str) -> None:
         self._transport = transport
@@ -85,34 +87,37 @@ class HttpListener(Listener):
         self._lease_s = DEFAULT_LEASE_S
         self._open_deliveries: dict[str, Delivery] = {}
         self._pending: asyncio.Queue[Delivery | HoldfastError] = asyncio.Queue()
-        """What was delivered, and not asked for yet."""
+        """Deliveries that were received and not yet requested."""
         self._is_connected = False
         self._heartbeat_now = asyncio.Event()
         self._stream_task: asyncio.Task[None] | None = None
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._has_left = False
         self._waiter_count = 0
-        """How many wait for a delivery."""
+        """Callers that wait for a delivery."""
         self._path = f"/v1/addresses/{quote_segment(address)}"
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has left, and holds nothing."""
+        """Whether it has left, and holds no delivery."""
         return self._has_left and not self._open_deliveries
 
-    # For those who listen
+    # For the code that listens
 
     async def next(self) -> Delivery:
-        """The next delivery."""
+        """The next delivery, however long that takes, and however often the listener must reconnect.
+
+        Raises an error if the server refuses for good.
+        """
         if self._has_left:
             raise UsageError(f"this listener on {self._address!r} has left: call `client.listen` for a new one")
         if self._stream_task is None:
-            following = keep_running(self._run_stream, f"listening on {self._address!r}", log)
-            self._stream_task = asyncio.create_task(following)
+            stream = keep_running(self._run_stream, f"listening on {self._address!r}", log)
+            self._stream_task = asyncio.create_task(stream)
         if self._heartbeat_task is None:
             self.loop = asyncio.get_running_loop()
-            beating = keep_running(self._run_heartbeats, f"sending heartbeats to {self._address!r}", log)
-            self._heartbeat_task = asyncio.create_task(beating)
+            heartbeats = keep_running(self._run_heartbeats, f"sending heartbeats to {self._address!r}", log)
+            self._heartbeat_task = asyncio.create_task(heartbeats)
         self._waiter_count += 1
         try:
             while True:
@@ -125,35 +130,35 @@ class HttpListener(Listener):
             self._waiter_count -= 1
 
     async def pause(self) -> None:
-        """Take nothing more, unless somebody waits for it, or until somebody does."""
+        """Accept no more deliveries, unless a caller waits for one, or until a caller does."""
         if self._stream_task is None or self._waiter_count:
             return
-        following, self._stream_task = self._stream_task, None
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        task, self._stream_task = self._stream_task, None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
         self._is_connected = False
         self._heartbeat_now.set()
 
     async def leave(self) -> None:
-        """Take nothing more, and give back what nobody has asked for."""
+        """Accept no more deliveries, and release those that were not requested. The others stay until they end."""
         if self._has_left:
             return
-        asking, self._has_left, self._waiter_count = self._waiter_count, True, 0
+        waiter_count, self._has_left, self._waiter_count = self._waiter_count, True, 0
         await self.pause()
-        unasked: list[Delivery] = []
+        unrequested: list[Delivery] = []
         while not self._pending.empty():
             found = self._pending.get_nowait()
             if isinstance(found, Delivery) and not found.is_ended:
-                unasked.append(found)
-        for _ in range(asking):
+                unrequested.append(found)
+        for _ in range(waiter_count):
             self._pending.put_nowait(UsageError(f"the client was closed while it listened on {self._address!r}"))
-        await asyncio.gather(*(one.try_release("the listener stops") for one in unasked))
+        await asyncio.gather(*(delivery.try_release("the listener stops") for delivery in unrequested))
         await self._announce_leave()
         if not self._open_deliveries:
             await self.stop_heartbeats()
 
     async def _announce_leave(self) -> None:
-        """What is on its way here at this moment goes to others at once."""
+        """Tell the server, so that a delivery that is on its way here goes to another listener at once."""
         if self._id is None:
             return
         body = {"listener_id": self._id, "active_deliveries": list(self._open_deliveries)}
@@ -164,7 +169,7 @@ class HttpListener(Listener):
             log.info("address %r: the server does not hear that this listener leaves: %s", self._address, error)
 
     async def stop_heartbeats(self) -> None:
-        """End the heartbeats."""
+        """Stop sending heartbeats."""
         if self._heartbeat_task is not None and self._heartbeat_task is not asyncio.current_task():
             self._heartbeat_task.cancel()
             await asyncio.gather(self._heartbeat_task, return_exceptions=True)
@@ -172,37 +177,39 @@ class HttpListener(Listener):
     # For its deliveries
 
     async def call(self, delivery_id: str, operation: str, body: Mapping[str, Any]) -> tuple[int, Any]:
-        """Do something with a delivery, however long the server cannot be reached."""
-        answer = await self._transport.request(
+        """Send an operation on a delivery until the server answers: the status and the data of the response.
+
+        Raises ``DeliveryLost``, and errors for what the server refuses.
+        """
+        response = await self._transport.request(
             "POST", f"/v1/deliveries/{delivery_id}/{operation}", body=dict(body), give_up_after_s=None
         )
-        data = answer.unwrap()
-        return answer.status, data
+        return response.status, response.unwrap()
 
     def on_delivery_ended(self, delivery_id: str) -> None:
-        """A delivery is over."""
+        """Forget a delivery that has ended."""
         self._open_deliveries.pop(delivery_id, None)
 
     # The stream
 
     async def _run_stream(self) -> None:
-        patience = Backoff(self._transport.timing, None)
+        backoff = Backoff(self._transport.timing, None)
         while True:
-            wait = None
+            retry_after_s = None
             try:
-                await self._read_stream(patience)
-                why = "the server has ended the stream"
-            except TransientError as passing:
-                why, wait = str(passing), passing.retry_after_s
+                await self._read_stream(backoff)
+                reason = "the server has ended the stream"
+            except TransientError as error:
+                reason, retry_after_s = str(error), error.retry_after_s
             except HoldfastError as error:
                 if not _is_retryable(error):
                     self._pending.put_nowait(error)
                     return
-                why = str(error)
-            log.info("address %r: %s; connecting again", self._address, why)
+                reason = str(error)
+            log.info("address %r: %s; connecting again", self._address, reason)
             self._is_connected = False
             self._heartbeat_now.set()
-            await patience.wait(wait)
+            await backoff.wait(retry_after_s)
 
     async def _read_stream(self, backoff: Backoff) -> None:
         query = {
@@ -223,14 +230,14 @@ class HttpListener(Listener):
 
     def _handle_event(self, event: ServerSentEvent, backoff: Backoff) -> None:
         if event.event == "listener":
-            told = json.loads(event.data)
-            self._id, self._lease_s = str(told["listener_id"]), float(told["lease"])
+            data = json.loads(event.data)
+            self._id, self._lease_s = str(data["listener_id"]), float(data["lease"])
             self._is_connected = True
             backoff.reset()
         elif event.event == "delivery":
             self._accept_delivery(json.loads(event.data))
         elif event.event == "ended" and json.loads(event.data)["id"] in self._open_deliveries:
-            self._heartbeat_now.set()  # which tells why
+            self._heartbeat_now.set()  # the response says why
 
     def _accept_delivery(self, data: Mapping[str, Any]) -> None:
         if str(data["id"]) in self._open_deliveries:
@@ -251,26 +258,26 @@ class HttpListener(Listener):
 
     async def _run_heartbeats(self) -> None:
         while not self.is_finished:
-            pause = min(
+            interval_s = min(
                 self._lease_s / HEARTBEATS_PER_LEASE,
                 MAX_HEARTBEAT_INTERVAL_S if self._is_connected else DISCONNECTED_HEARTBEAT_INTERVAL_S,
             )
             try:
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(interval_s):
                     await self._heartbeat_now.wait()
             except TimeoutError:
                 pass
             self._heartbeat_now.clear()
-            await asyncio.gather(*(self._send_heartbeat(one, pause) for one in list(self._open_deliveries.values())))
+            deliveries = list(self._open_deliveries.values())
+            await asyncio.gather(*(self._send_heartbeat(delivery, interval_s) for delivery in deliveries))
 
     async def _send_heartbeat(self, delivery: Delivery, give_up_after_s: float) -> None:
         path = f"/v1/deliveries/{delivery.id}/heartbeat"
         try:
-            (
-                await self._transport.request(
-                    "POST", path, body={}, timeout_s=MAX_HEARTBEAT_INTERVAL_S, give_up_after_s=give_up_after_s
-                )
-            ).unwrap()
+            response = await self._transport.request(
+                "POST", path, body={}, timeout_s=MAX_HEARTBEAT_INTERVAL_S, give_up_after_s=give_up_after_s
+            )
+            response.unwrap()
         except DeliveryLost as loss:
             delivery.handle_loss(loss)
         except HoldfastError as error:
@@ -278,7 +285,7 @@ class HttpListener(Listener):
 
 
 def _is_retryable(error: HoldfastError) -> bool:
-    """Whether a listener goes on although the server has answered so."""
+    """Whether a listener continues after this error."""
     if isinstance(error, Unauthenticated | NotAllowed):
         return False
     return isinstance(error, ServerError) and error.status is not None and error.status >= 500

@@ -1,9 +1,8 @@
-"""Memory, schedules, queues, addresses, policies and keys behind a server."""
+"""Memory, schedules, queues, addresses, policies, and API keys of a server."""
 
 from __future__ import annotations
 
 import builtins
-import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -11,10 +10,18 @@ from typing import Any
 
 from typing_extensions import override
 
-from holdfast.admission.queue_limits import Queue, validate_queue_name
+from holdfast.admission.queue_limits import validate_queue_name
 from holdfast.admission.rates import Rate
-from holdfast.client.http.decoders import decode, decode_list, decode_schedule
-from holdfast.client.http.runs import PAGE_SIZE, budget_to_json, quote_segment
+from holdfast.client.http.decoders import decode, decode_list
+from holdfast.client.http.requests import (
+    PAGE_SIZE,
+    HttpRequests,
+    budget_to_json,
+    drop_none,
+    encode_value,
+    queue_to_json,
+    quote_segment,
+)
 from holdfast.client.http.transport import Transport
 from holdfast.client.resources import (
     ClientAddresses,
@@ -24,8 +31,7 @@ from holdfast.client.resources import (
     ClientQueues,
     ClientSchedules,
 )
-from holdfast.codec import codec_for
-from holdfast.errors import UsageError
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for
 from holdfast.services.addresses import AddressInfo
 from holdfast.services.api_keys import ApiKey, CreatedApiKey
 from holdfast.services.memories import (
@@ -38,60 +44,57 @@ from holdfast.services.memories import (
 )
 from holdfast.services.policies import Policy, PolicyInfo
 from holdfast.services.queues import QueueInfo
+from holdfast.services.run_start import validate_run_id
 from holdfast.services.schedules import ScheduleInfo, ScheduleRequest
 from holdfast.services.timestamps import to_datetime
 from holdfast.services.wire_values import encoded_to_wire, to_wire
 from holdfast.sync_methods import SyncRunner
 
 
-class HttpMemory(ClientMemory):
-    """Memory behind a server."""
+class HttpResource(HttpRequests):
+    """A part of an HTTP client, with methods for code without an event loop."""
 
-    def __init__(self, transport: Transport, run_sync: SyncRunner, max_value: int) -> None:
-        super().__init__(run_sync)
-        self._transport = transport
-        self._max_value = max_value
+    def __init__(self, transport: Transport, run_sync: SyncRunner, max_value: int = DEFAULT_MAX_VALUE_BYTES) -> None:
+        super().__init__(transport, max_value)
+        self._run_sync = run_sync
+
+
+class HttpMemory(HttpResource, ClientMemory):
+    """Memory of a server."""
 
     @override
     async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
-        change = build_put(namespace, key, value, text, 0.0, self._max_value)
+        change = build_put(namespace, key, value, text, 0.0, self.max_value)
         body = {"value": encoded_to_wire(change.value)} | ({} if text is None else {"text": change.text})
-        (await self._transport.request("PUT", _memory_path(namespace, key), body=body)).unwrap()
+        await self._put(_memory_path(namespace, key), body)
 
     @override
     async def get(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
-        what = check_location(namespace, key)
-        answer = await self._transport.request("GET", _memory_path(namespace, key))
-        if answer.status == 404 and answer.data is not None and answer.data.get("type") == "memory-not-found":
+        subject = check_location(namespace, key)
+        response = await self._transport.request("GET", _memory_path(namespace, key))
+        if response.status == 404 and response.data is not None and response.data.get("type") == "memory-not-found":
             return default
-        value = decode(MemoryEntry, answer.unwrap()).value
-        if type is Any:
-            return value
-        return codec_for(type).decode(codec_for(Any).encode(value, what), what)
+        value = decode(MemoryEntry, response.unwrap()).value
+        return value if type is Any else codec_for(type).decode(encode_value(value, subject), subject)
 
     @override
     async def search(self, namespace: str, query: str, *, limit: int = 10) -> builtins.list[MemoryEntry]:
         validate_memory_namespace(namespace)
         check_query(query)
         check_limit(limit)
-        path = f"/v1/memories/{quote_segment(namespace)}"
-        answer = await self._transport.request("GET", path, query={"q": query, "limit": limit})
-        return decode_list(MemoryEntry, answer.unwrap())
+        return decode_list(MemoryEntry, await self._get(_memory_path(namespace), q=query, limit=limit))
 
     @override
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> builtins.list[MemoryEntry]:
         validate_memory_namespace(namespace)
         check_limit(limit)
         found: list[MemoryEntry] = []
-        place: str | None = after or None
+        last_key: str | None = after or None
         while True:
-            query = {"after": place, "limit": min(PAGE_SIZE, limit - len(found))}
-            told = (
-                await self._transport.request("GET", f"/v1/memories/{quote_segment(namespace)}", query=query)
-            ).unwrap()
-            found += decode_list(MemoryEntry, told)
-            place = told["next"]
-            if place is None or len(found) >= limit:
+            page = await self._get(_memory_path(namespace), after=last_key, limit=min(PAGE_SIZE, limit - len(found)))
+            found += decode_list(MemoryEntry, page)
+            last_key = page["next"]
+            if last_key is None or len(found) >= limit:
                 return found
 
     @override
@@ -100,34 +103,25 @@ class HttpMemory(ClientMemory):
         (await self._transport.request("DELETE", _memory_path(namespace, key))).unwrap()
 
 
-def _memory_path(namespace: str, key: str) -> str:
-    return f"/v1/memories/{quote_segment(namespace)}/{quote_segment(key)}"
+def _memory_path(namespace: str, key: str | None = None) -> str:
+    path = f"/v1/memories/{quote_segment(namespace)}"
+    return path if key is None else f"{path}/{quote_segment(key)}"
 
 
-class HttpSchedules(ClientSchedules):
-    """Schedules behind a server."""
-
-    def __init__(self, transport: Transport, run_sync: SyncRunner) -> None:
-        super().__init__(run_sync)
-        self._transport = transport
+class HttpSchedules(HttpResource, ClientSchedules):
+    """Schedules of a server."""
 
     @override
     async def _create(self, request: ScheduleRequest) -> ScheduleInfo:
-        if isinstance(request.tags, str):
-            raise UsageError(f"tags is a collection of words, not one string: tags=[{request.tags!r}]")
-        start = request.start
-        if start is not None and not isinstance(start, datetime):
-            start = to_datetime(start)
-        elif start is not None and start.tzinfo is None:
-            raise UsageError(f"start={start!r} has no time zone: give one, as in datetime(..., tzinfo=UTC)")
+        start = request.start if isinstance(request.start, datetime) else to_datetime(request.start)
         body: dict[str, Any] = {
             "workflow": request.workflow,
             "cron": request.cron,
             "every": request.every.total_seconds() if isinstance(request.every, timedelta) else request.every,
             "zone": request.zone,
             "start": None if start is None else start.isoformat(),
-            "args": [to_wire(one, f"argument {number}") for number, one in enumerate(request.args, 1)],
-            "kwargs": {name: to_wire(one, f"argument {name!r}") for name, one in (request.kwargs or {}).items()},
+            "args": [to_wire(value, f"argument {number}") for number, value in enumerate(request.args, 1)],
+            "kwargs": {name: to_wire(value, f"argument {name!r}") for name, value in (request.kwargs or {}).items()},
             "catch_up": request.catch_up,
             "max_catch_up": request.max_catch_up,
             "overlap": request.overlap,
@@ -135,83 +129,74 @@ class HttpSchedules(ClientSchedules):
             "key": request.key,
             "priority": request.priority,
             "tags": list(request.tags),
-            "budget": None if request.budget is None else budget_to_json(request.budget),
+            "budget": budget_to_json(request.budget),
             "max_deliveries": request.max_deliveries,
             "replace": request.replace,
         }
-        given = {name: value for name, value in body.items() if value is not None}
-        return decode_schedule(
-            (await self._transport.request("PUT", _schedule_path(request.name), body=given)).unwrap()
-        )
+        return decode(ScheduleInfo, await self._put(_schedule_path(request.name), drop_none(body)))
 
     @override
     async def list(self) -> builtins.list[ScheduleInfo]:
-        return decode_list(ScheduleInfo, (await self._transport.request("GET", "/v1/schedules")).unwrap())
+        return decode_list(ScheduleInfo, await self._get("/v1/schedules"))
 
     @override
     async def get(self, name: str) -> ScheduleInfo:
-        return decode_schedule((await self._transport.request("GET", _schedule_path(name))).unwrap())
+        return decode(ScheduleInfo, await self._get(_schedule_path(name)))
 
     @override
     async def pause(self, name: str) -> bool:
-        return await _send_change(self._transport, "POST", f"{_schedule_path(name)}/pause")
+        return await self._change(f"{_schedule_path(name)}/pause")
 
     @override
     async def resume(self, name: str) -> bool:
-        return await _send_change(self._transport, "POST", f"{_schedule_path(name)}/resume")
+        return await self._change(f"{_schedule_path(name)}/resume")
 
     @override
     async def delete(self, name: str) -> bool:
-        return await _send_change(self._transport, "DELETE", _schedule_path(name))
+        return await self._change(_schedule_path(name), method="DELETE")
 
     @override
     async def trigger(self, name: str, *, id: str | None = None) -> str:
-        body = {} if id is None else {"id": id}
-        answer = await self._transport.request(
-            "POST", f"{_schedule_path(name)}/trigger", body=body, idempotency_key=secrets.token_hex(16)
-        )
-        return str(answer.unwrap()["run_id"])
+        body = {"id": None if id is None else validate_run_id(id)}
+        response = await self._create_once(f"{_schedule_path(name)}/trigger", body)
+        return str(response.unwrap()["run_id"])
 
 
 def _schedule_path(name: str) -> str:
     return f"/v1/schedules/{quote_segment(name)}"
 
 
-class HttpQueues(ClientQueues):
-    """Queues with limits behind a server."""
-
-    def __init__(self, transport: Transport, run_sync: SyncRunner) -> None:
-        super().__init__(run_sync)
-        self._transport = transport
+class HttpQueues(HttpResource, ClientQueues):
+    """Queues with limits of a server."""
 
     @override
     async def list(self) -> builtins.list[QueueInfo]:
-        return decode_list(QueueInfo, (await self._transport.request("GET", "/v1/queues")).unwrap())
+        return decode_list(QueueInfo, await self._get("/v1/queues"))
 
     @override
     async def names(self) -> builtins.list[str]:
-        return [str(name) for name in (await self._transport.request("GET", "/v1/queues")).unwrap()["names"]]
+        return [str(name) for name in (await self._get("/v1/queues"))["names"]]
 
     @override
     async def get(self, name: str) -> QueueInfo:
-        return decode(QueueInfo, (await self._transport.request("GET", _queue_path(name))).unwrap())
+        return decode(QueueInfo, await self._get(_queue_path(name)))
 
     @override
     async def _set(self, name: str, limits: Mapping[str, Any]) -> bool:
         body = {word: _limit_to_json(limit) for word, limit in limits.items()}
-        return await _send_change(self._transport, "PATCH", _queue_path(name), body)
+        return await self._change(_queue_path(name), body, method="PATCH")
 
     @override
     async def reset(self, name: str) -> bool:
-        return await _send_change(self._transport, "POST", f"{_queue_path(name)}/reset")
+        return await self._change(f"{_queue_path(name)}/reset")
 
     @override
-    async def pause(self, name: str) -> bool:
-        return await _send_change(self._transport, "POST", f"{_queue_path(name)}/pause")
+    async def pause(self, name: str, *, allow_unknown: bool = False) -> bool:
+        return await self._change(f"{_queue_path(name)}/pause", {"allow_unknown": True} if allow_unknown else None)
 
     @override
     async def resume(self, name: str) -> bool:
-        return await _send_change(self._transport, "POST", f"{_queue_path(name)}/resume")
+        return await self._change(f"{_queue_path(name)}/resume")
 
 
 def _queue_path(name: str) -> str:
@@ -224,93 +209,59 @@ def _limit_to_json(limit: Any) -> Any:
     return str(limit) if isinstance(limit, Rate) else [str(one) for one in limit]
 
 
-def queue_to_json(queue: str | Queue | None) -> Any:
-    """A queue as it is sent: its name, with the limits that it was given."""
-    if not isinstance(queue, Queue):
-        return queue
-    limits = queue.limits
-    told = {
-        "name": queue.name,
-        "concurrency": limits.concurrency,
-        "rate": [str(rate) for rate in limits.rates] or None,
-        "key_concurrency": limits.key_concurrency,
-        "key_rate": [str(rate) for rate in limits.key_rates] or None,
-        "key": queue.key,
-    }
-    return {name: value for name, value in told.items() if value is not None}
-
-
-class HttpAddresses(ClientAddresses):
-    """Addresses behind a server."""
-
-    def __init__(self, transport: Transport, run_sync: SyncRunner) -> None:
-        super().__init__(run_sync)
-        self._transport = transport
+class HttpAddresses(HttpResource, ClientAddresses):
+    """Addresses of a server."""
 
     @override
     async def list(self) -> builtins.list[AddressInfo]:
-        return decode_list(AddressInfo, (await self._transport.request("GET", "/v1/addresses")).unwrap())
+        return decode_list(AddressInfo, await self._get("/v1/addresses"))
 
     @override
     async def _set(self, name: str, settings: Mapping[str, Any]) -> AddressInfo:
-        answer = await self._transport.request("PUT", f"/v1/addresses/{quote_segment(name)}", body=dict(settings))
-        return decode(AddressInfo, answer.unwrap())
+        return decode(AddressInfo, await self._put(f"/v1/addresses/{quote_segment(name)}", settings))
 
     @override
     async def delete(self, name: str) -> bool:
-        return await _send_change(self._transport, "DELETE", f"/v1/addresses/{quote_segment(name)}")
+        return await self._change(f"/v1/addresses/{quote_segment(name)}", method="DELETE")
 
 
-class HttpPolicies(ClientPolicies):
-    """Policies behind a server."""
-
-    def __init__(self, transport: Transport, run_sync: SyncRunner) -> None:
-        super().__init__(run_sync)
-        self._transport = transport
+class HttpPolicies(HttpResource, ClientPolicies):
+    """Policies of a server."""
 
     @override
     async def list(self) -> builtins.list[PolicyInfo]:
-        return decode_list(PolicyInfo, (await self._transport.request("GET", "/v1/policies")).unwrap())
+        return decode_list(PolicyInfo, await self._get("/v1/policies"))
 
     @override
     async def _set(self, name: str, policy: Policy) -> None:
-        (await self._transport.request("PUT", _policy_path(name), body=asdict(policy))).unwrap()
+        await self._put(_policy_path(name), asdict(policy))
 
     @override
     async def delete(self, name: str) -> bool:
-        return await _send_change(self._transport, "DELETE", _policy_path(name))
+        return await self._change(_policy_path(name), method="DELETE")
 
 
 def _policy_path(name: str) -> str:
     return f"/v1/agents/{quote_segment(name)}/policy"
 
 
-class HttpKeys(ClientKeys):
-    """API keys behind a server: those of the caller's namespace."""
-
-    def __init__(self, transport: Transport, run_sync: SyncRunner) -> None:
-        super().__init__(run_sync)
-        self._transport = transport
+class HttpKeys(HttpResource, ClientKeys):
+    """API keys of a server: those of the caller's namespace."""
 
     @override
     async def create(self, name: str, scopes: Collection[str], *, expires_at: datetime | None = None) -> CreatedApiKey:
         body = {"name": name, "scopes": [*scopes]}
         if expires_at is not None:
             body["expires_at"] = expires_at.isoformat()
-        # Not sent again: a key whose answer got lost would be there, and nobody would have it.
-        return decode(
-            CreatedApiKey, (await self._transport.request("POST", "/v1/keys", body=body, give_up_after_s=0.0)).unwrap()
-        )
+        # Sent once: if the answer is lost, the key exists, and no caller has its token.
+        response = await self._transport.request("POST", "/v1/keys", body=body, give_up_after_s=0.0)
+        return decode(CreatedApiKey, response.unwrap())
 
     @override
     async def list(self, namespace: str | None = None) -> builtins.list[ApiKey]:
-        found = decode_list(ApiKey, (await self._transport.request("GET", "/v1/keys")).unwrap())
+        found = decode_list(ApiKey, await self._get("/v1/keys"))
         return [key for key in found if namespace in (None, key.namespace)]
 
     @override
     async def revoke(self, id: str) -> bool:
-        return await _send_change(self._transport, "DELETE", f"/v1/keys/{quote_segment(id)}")
-
-
-async def _send_change(transport: Transport, method: str, path: str, body: Any = None) -> bool:
-    return bool((await transport.request(method, path, body=body)).unwrap()["changed"])
+        return await self._change(f"/v1/keys/{quote_segment(id)}", method="DELETE")

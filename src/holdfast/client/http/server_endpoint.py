@@ -1,8 +1,8 @@
-"""Where a server is, and the key that it knows the caller by.
+"""The address of a server, and the caller's key for it.
 
-The key is a secret. It goes to this one host and nowhere else: redirects are not followed, and plain ``http://`` goes
-through no proxy. It is shown in no text. Over ``http://`` whoever stands between can read it, and a warning would come
-when that has happened; so that is refused, unless the server is on this machine or the caller says that it may be.
+The key is a secret. It goes to this one host only: redirects are not followed, and plain ``http://`` requests use no
+proxy. No text shows it. Over ``http://`` anyone on the way can read it, and a warning would come too late. So it is
+refused, unless the server is on this machine or the caller allows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def is_server_url(url: str | None = None) -> bool:
 
 
 def make_namespace_error(namespace: str, option: str) -> UsageError:
-    """The error of an option that names a namespace to a server."""
+    """The error for an option that names a namespace of a server."""
     return UsageError(
         f"{option}: a server knows by the key whose runs are meant. Use a key of that namespace: `holdfast keys create "
         f"NAME --namespace {namespace}`"
@@ -34,9 +34,9 @@ class ServerEndpoint:
     """A server's address, and the caller's key.
 
     Args:
-        url: as in ``https://holdfast.example`` or ``http://localhost:8700/prefix``.
-        api_key: the key; ``None``: the server is asked without one.
-        insecure: the key may be sent over ``http://`` to another machine.
+        url: such as ``https://holdfast.example`` or ``http://localhost:8700/prefix``.
+        api_key: the key; ``None``: requests are sent without one.
+        insecure: allow the key to be sent over ``http://`` to another machine.
     """
 
     __slots__ = ("_api_key", "is_encrypted", "url")
@@ -46,7 +46,7 @@ class ServerEndpoint:
         host = parts.hostname or ""
         self.is_encrypted = parts.scheme == "https"
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-        """Without a slash at its end."""
+        """Without a trailing slash."""
         if api_key is not None and not _KEY_PATTERN.fullmatch(api_key):
             raise UsageError(
                 "the API key is empty, or has characters in it that no key has: give it as `holdfast keys create` has "
@@ -61,17 +61,17 @@ class ServerEndpoint:
         self._api_key = api_key
 
     def auth_headers(self) -> dict[str, str]:
-        """By which the server knows the caller."""
+        """The headers that authenticate the caller."""
         return {} if self._api_key is None else {"Authorization": f"Bearer {self._api_key}"}
 
     def __repr__(self) -> str:
-        return f"<Place {self.url}>"
+        return f"<ServerEndpoint {self.url}>"
 
 
 def _parse_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises for what is no number
+        _ = parts.port  # raises if it is not a number
     except ValueError as error:
         raise UsageError(f"the server's URL cannot be read: {error}") from None
     if parts.username is not None or parts.password is not None:

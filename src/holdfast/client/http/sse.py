@@ -1,4 +1,4 @@
-"""Server-sent events, read from the bytes of a stream as they come."""
+"""Server-sent events, parsed from the bytes of a stream as they arrive."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ class ServerSentEvent:
     event: str = ""
     """Its kind."""
     id: str = ""
-    """What the stream is asked for again with, to go on behind it."""
+    """Sent as ``Last-Event-ID`` to continue the stream after this event."""
 
 
 class SseParser:
-    """Makes events of bytes, wherever they are cut. What is not complete when a stream breaks off is no event."""
+    """Parses events from chunks of bytes, wherever they are cut. An incomplete event at the end is dropped."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
         self._line_parts: list[str] = []
-        """Pieces of a line that has not come to its end."""
+        """Parts of a line without its end."""
         self._has_pending_cr = False
         self._data: list[str] = []
         self._event = ""
         self._id = ""
 
     def feed(self, data: bytes) -> Iterator[ServerSentEvent]:
-        """The events that are complete with these bytes."""
+        """The events that these bytes complete."""
         text = self._decode(data)
         if self._has_pending_cr:
             text = f"\r{text}"
-        # A CR at the end may be the first half of a line's end: what follows tells.
+        # A CR at the end may be the first half of a CRLF: the next chunk shows.
         self._has_pending_cr = text.endswith("\r")
         *lines, rest = text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n").split("\n")
         if lines:
-            # A line may be many megabytes long: its pieces are put together once, and looked through once.
+            # A line may have many megabytes: its parts are joined once and scanned once.
             lines[0] = "".join([*self._line_parts, lines[0]])
             self._line_parts.clear()
         self._line_parts.append(rest)
@@ -50,9 +50,9 @@ class SseParser:
 
     def _parse_line(self, line: str) -> ServerSentEvent | None:
         if not line:
-            found = ServerSentEvent("\n".join(self._data), self._event, self._id) if self._data else None
+            event = ServerSentEvent("\n".join(self._data), self._event, self._id) if self._data else None
             self._data, self._event = [], ""
-            return found
+            return event
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
@@ -61,4 +61,4 @@ class SseParser:
             self._event = value
         elif name == "id" and "\0" not in value:
             self._id = value
-        return None  # a comment, or a field that is not known
+        return None  # a comment, or an unknown field

@@ -1,11 +1,11 @@
 """Requests to a server, and what happens when it does not answer.
 
 A request is sent again when the server cannot be reached, when the connection breaks, and on 429, 502, 503, and 504.
-That is safe: reading changes nothing, and a request that changes something carries an id that the caller made, or does
-the same when it is done twice. So the server needs no table of answers. ``ServerResponse.has_unconfirmed_attempt`` says
-that an earlier try of the same request may have been carried out.
+That is safe: reading changes nothing, and a request that makes a change carries an id from the caller, or has no
+further effect when it is repeated. So the server needs no table of responses.
+``ServerResponse.has_unconfirmed_attempt`` says that an earlier try of the same request may have been executed.
 
-A single request has a time limit. All tries together have one as well, unless the call is one that waits: those
+A single request has a time limit. All tries together have one too, except in calls that wait for something: those
 continue until the caller gives up.
 
 Each event loop has connections of its own, as with a store.
@@ -18,7 +18,7 @@ import json
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -41,63 +41,60 @@ from holdfast.errors import (
 from holdfast.services.wire_values import TAGGED_VALUES, VALUES_HEADER
 
 CONNECT_TIMEOUT_S = 5.0
-"""Seconds that a connection may take."""
 RESPONSE_TIMEOUT_S = 30.0
-"""Seconds that an answer may take, beside those that the server was asked to wait."""
+"""Seconds that a response may take, in addition to those that the server was asked to wait."""
 STREAM_IDLE_TIMEOUT_S = 45.0
-"""Seconds of silence after which a stream counts as broken: the server says something every fifteen."""
+"""Seconds of silence after which a stream counts as broken: the server sends something every fifteen."""
 RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
-"""Statuses that may pass."""
 
 _REQUEST_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL)
-"""What a request may come to without an answer."""
+"""Errors of a request that got no response."""
 _EMPTY_SSL_CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Trusts no certificate, for ways that have none."""
+"""Trusts no certificate, for connections that have none."""
 
 Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerResponse:
-    """What a server has answered."""
+    """The response of a server."""
 
     status: int
     data: Any
     """The JSON of its body; ``None`` if there is none."""
     error: HoldfastError | None = None
-    """What it means, if it is no success."""
+    """The exception for an error response."""
     has_unconfirmed_attempt: bool = False
-    """An earlier try of this request may have been carried out."""
+    """An earlier try of this request may have been executed."""
 
     def unwrap(self) -> Any:
-        """The data of a success. Raises the error of anything else."""
+        """The data. Raises the error of an error response."""
         if self.error is not None:
             raise self.error
         return self.data
 
 
 class TransientError(Exception):
-    """Something that may pass."""
+    """A failure after which a request may be sent again."""
 
     def __init__(
         self, reason: str, error: HoldfastError | None, *, is_sent: bool, retry_after_s: float | None = None
     ) -> None:
         super().__init__(reason)
         self.error = error
-        """What the server says of it."""
+        """The server's error, if it sent one."""
         self.is_sent = is_sent
-        """Whether it may have been carried out."""
+        """Whether the request may have been executed."""
         self.retry_after_s = retry_after_s
 
 
 class Transport:
-    """The way to a server.
+    """Sends requests to a server.
 
     Args:
-        endpoint: where it is, and who asks.
-        timing: time and chance.
-        http_transport: what requests are sent through instead of the network; for tests, and for servers in this
-            process.
+        endpoint: the server's address and the caller's key.
+        timing: clock and random source.
+        http_transport: sends requests instead of the network; for tests, and for servers in this process.
     """
 
     def __init__(
@@ -130,7 +127,7 @@ class Transport:
                 },
                 follow_redirects=False,
                 verify=_get_ssl_context() if self.endpoint.is_encrypted else _EMPTY_SSL_CONTEXT,
-                # A proxy may carry what is encrypted; in plain text it would read the key.
+                # A proxy may carry encrypted requests; it could read the key in others.
                 trust_env=self.endpoint.is_encrypted,
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
             )
@@ -156,34 +153,36 @@ class Transport:
         timeout_s: float = RESPONSE_TIMEOUT_S,
         give_up_after_s: float | None = GIVE_UP_AFTER_S,
     ) -> ServerResponse:
-        """Ask, again and again if need be. Raises ``ServerUnavailable`` when that takes too long.
+        """Send a request until the server answers. Raises ``ServerUnavailable`` when that takes too long.
 
         Args:
-            method: of HTTP.
+            method: the HTTP method.
             path: quoted, beginning with a slash.
-            query: what is ``None`` is left out.
+            query: parameters; those that are ``None`` are left out.
             body: JSON data.
             idempotency_key: the Idempotency-Key.
-            wait_s: for how many seconds the server is asked to wait.
-            timeout_s: how many seconds an answer may take beside that.
+            wait_s: seconds that the server is asked to wait.
+            timeout_s: seconds that the response may take in addition.
             give_up_after_s: when to give up, in seconds; ``None``: never.
         """
-        left = Backoff(self.timing, give_up_after_s)
-        again = False
-        asked = f"{method} {path}"
-        address = f"{self.endpoint.url}{path}{_format_query(query, wait_s)}"
+        backoff = Backoff(self.timing, give_up_after_s)
+        has_unconfirmed_attempt = False
+        request_line = f"{method} {path}"
+        url = f"{self.endpoint.url}{path}{_format_query(query, wait_s)}"
         while True:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S + wait_s + timeout_s):
-                    found = await self._send_once(method, address, asked, body, idempotency_key, wait_s + timeout_s)
-                return ServerResponse(found.status, found.data, found.error, again)
+                    response = await self._send_once(
+                        method, url, request_line, body, idempotency_key, wait_s + timeout_s
+                    )
+                return replace(response, has_unconfirmed_attempt=has_unconfirmed_attempt)
             except TimeoutError:
-                passing = TransientError("it has not answered in time", None, is_sent=True)
+                failure = TransientError("it has not answered in time", None, is_sent=True)
             except TransientError as error:
-                passing = error
-            again = again or passing.is_sent
-            if not await left.wait(passing.retry_after_s):
-                raise self._build_give_up_error(asked, passing) from None
+                failure = error
+            has_unconfirmed_attempt = has_unconfirmed_attempt or failure.is_sent
+            if not await backoff.wait(failure.retry_after_s):
+                raise self._build_give_up_error(request_line, failure) from None
 
     async def _send_once(
         self, method: str, url: str, request_line: str, body: Any, idempotency_key: str | None, read_timeout_s: float
@@ -208,14 +207,14 @@ class Transport:
             return ServerResponse(response.status_code, data)
         error = error_from_response(response.status_code, data, self.endpoint.url, request_line)
         if response.status_code in RETRYABLE_STATUSES and not isinstance(error, StoreReadOnly | PolicyLimitReached):
-            # A server that turns a request away for its rate has not begun with it.
+            # A server that rejects a request because of its rate has not executed it.
             raise TransientError(
                 str(error), error, is_sent=response.status_code != 429, retry_after_s=_parse_retry_after(response)
             )
         return ServerResponse(response.status_code, data, error)
 
     def _classify_error(self, error: Exception) -> TransientError:
-        """What may pass. Raises what will not."""
+        """The failure to retry after this error. Raises ``ServerError`` if a retry cannot help."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ssl.SSLCertVerificationError):
@@ -231,11 +230,11 @@ class Transport:
     def _build_give_up_error(self, request_line: str, cause: TransientError) -> HoldfastError:
         if isinstance(cause.error, TooManyRequests):
             return cause.error
-        more = " Is `holdfast serve` running there?"
+        hint = " Is `holdfast serve` running there?"
         if cause.is_sent:
-            more = "" if request_line.startswith("GET") else " It may have been carried out."
+            hint = "" if request_line.startswith("GET") else " It may have been carried out."
         return ServerUnavailable(
-            f"{self.endpoint.url} does not answer ({cause}), and {request_line} was given up.{more}"
+            f"{self.endpoint.url} does not answer ({cause}), and {request_line} was given up.{hint}"
         )
 
     # Streams
@@ -244,14 +243,14 @@ class Transport:
     async def stream(
         self, path: str, *, query: Query | None = None, last_event_id: str | None = None
     ) -> AsyncGenerator[EventStream]:
-        """A stream of events, after the event ``last_event_id``. Raises ``TransientError``, also while it is read."""
+        """A stream of events, after the event ``last_event_id``. Raises ``TransientError``, also while you read it."""
         headers = {"Accept": "text/event-stream"} | ({} if last_event_id is None else {"Last-Event-ID": last_event_id})
         times = httpx2.Timeout(
             connect=CONNECT_TIMEOUT_S, read=STREAM_IDLE_TIMEOUT_S, write=RESPONSE_TIMEOUT_S, pool=None
         )
-        address = f"{self.endpoint.url}{path}{_format_query(query, 0.0)}"
+        url = f"{self.endpoint.url}{path}{_format_query(query, 0.0)}"
         try:
-            async with self._get_client().stream("GET", address, headers=headers, timeout=times) as response:
+            async with self._get_client().stream("GET", url, headers=headers, timeout=times) as response:
                 if not response.is_success:
                     await response.aread()
                     self._parse_response(response, f"GET {path}").unwrap()
@@ -272,26 +271,26 @@ class EventStream:
         self._response = response
 
     async def __aiter__(self) -> AsyncGenerator[ServerSentEvent]:
-        reader = SseParser()
+        parser = SseParser()
         async for data in self._response.aiter_bytes():
-            for event in reader.feed(data):
+            for event in parser.feed(data):
                 yield event
 
 
 @cache
 def _get_ssl_context() -> ssl.SSLContext:
-    """Whose certificates count; it takes a while to load, and a program may make many clients."""
+    """The trusted certificates. They take a while to load, and a program may create many clients."""
     return httpx2.create_ssl_context()
 
 
 def _format_query(query: Query | None, wait_s: float) -> str:
-    found: list[tuple[str, str]] = [("wait", f"{wait_s:g}")] if wait_s else []
+    parameters: list[tuple[str, str]] = [("wait", f"{wait_s:g}")] if wait_s else []
     for name, value in (query or {}).items():
         if value is None:
             continue
-        several: Sequence[Any] = [value] if isinstance(value, str | int | float) else cast("Sequence[Any]", value)
-        found += [(name, str(one).lower() if isinstance(one, bool) else str(one)) for one in several]
-    return f"?{urlencode(found)}" if found else ""
+        values: Sequence[Any] = [value] if isinstance(value, str | int | float) else cast("Sequence[Any]", value)
+        parameters += [(name, str(each).lower() if isinstance(each, bool) else str(each)) for each in values]
+    return f"?{urlencode(parameters)}" if parameters else ""
 
 
 def _parse_json(response: httpx2.Response) -> Any:
@@ -307,4 +306,4 @@ def _parse_retry_after(response: httpx2.Response) -> float | None:
     try:
         return float(response.headers.get("retry-after", ""))
     except ValueError:
-        return None  # a date: few send one, and the usual wait will do
+        return None  # a date: rare, and the usual delay will do

@@ -34,7 +34,7 @@ from holdfast.authoring.step import invoke
 from holdfast.authoring.workflow import PreparedStart, Workflow
 from holdfast.authoring.workflow_options import make_queue_key, resolve_queue_name
 from holdfast.client.handle import Handle
-from holdfast.client.store_runs import StoreRuns
+from holdfast.client.run_operations import RunOperations
 from holdfast.codec import InputsCodec, codec_for, decode_plain
 from holdfast.core.execution import Execution, get_current_execution
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
@@ -200,7 +200,7 @@ class AgentRunHandle(Handle[Any]):
         own_type = None if bound is None else bound.arguments.get("output_type")
         codec = definition.output_codec if own_type is None else AgentResultCodec(make_output_codec(own_type))
         decode = partial(codec.decode, subject=f"the result of run {run_id!r}")
-        super().__init__(StoreRuns(provider, decode, [definition.namespace]), run_id)
+        super().__init__(RunOperations(provider, decode, [definition.namespace]), run_id)
         self._provider = provider
         self._bindings = bindings
         self._binding = bound  # keeps it alive for other handles to the same run

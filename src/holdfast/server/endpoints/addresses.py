@@ -207,7 +207,7 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     With an `id` or an `Idempotency-Key`, sending it again finds the same run.
     """
     options = body.to_start_options(body.id)
-    derived = call.derive_id("send") if options.id is None else None
+    derived = call.derive_id("send", address) if options.id is None else None
     options = options if derived is None else replace(options, id=derived)
     payload = await call.prepare_value(body.payload, "the payload")
     await check_start_allowed(call.store, address, [options.id])

@@ -42,6 +42,7 @@ class DisableBody(RequestModel):
 
     reason: Annotated[Text, Field(max_length=1000, description="Shown wherever the agent is shown as disabled.")] = ""
     by: Annotated[Text | None, Field(description="Who disables it; default: the name of the key.")] = None
+    allow_unknown: Annotated[bool, Field(description="Accept a name that no worker has announced yet.")] = False
 
 
 @router("POST", "/v1/agents/{name}/disable", scope=Scope.OPERATE)
@@ -50,7 +51,10 @@ async def disable_agent(call: Call, name: str, body: DisableBody) -> Changed:
 
     It stays disabled until someone enables it, even if a policy had disabled it for the rest of the day.
     """
-    return Changed(changed=await call.client.disable(name, reason=body.reason, by=call.actor(body.by)))
+    changed = await call.client.disable(
+        name, reason=body.reason, by=call.actor(body.by), allow_unknown=body.allow_unknown
+    )
+    return Changed(changed=changed)
 
 
 @router("POST", "/v1/agents/{name}/enable", scope=Scope.OPERATE)

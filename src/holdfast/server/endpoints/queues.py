@@ -64,10 +64,16 @@ async def reset_queue_limits(call: Call, name: str) -> Changed:
     return Changed(changed=await call.client.queues.reset(name))
 
 
+class PauseQueueBody(RequestModel):
+    """Which names of queues are accepted."""
+
+    allow_unknown: Annotated[bool, Field(description="Accept a name that no worker has announced yet.")] = False
+
+
 @router("POST", "/v1/queues/{name}/pause", scope=Scope.OPERATE)
-async def pause_queue(call: Call, name: str) -> Changed:
+async def pause_queue(call: Call, name: str, body: PauseQueueBody) -> Changed:
     """Keep runs of a queue from starting or continuing until it is resumed. Runs in execution are not affected."""
-    return Changed(changed=await call.client.queues.pause(name))
+    return Changed(changed=await call.client.queues.pause(name, allow_unknown=body.allow_unknown))
 
 
 @router("POST", "/v1/queues/{name}/resume", scope=Scope.OPERATE)

@@ -135,7 +135,7 @@ class ForkBody(RequestModel):
 async def create_fork(call: Call, id: str, body: ForkBody) -> RunInfo:
     """Start a new run that shares the records of another one before a step."""
     output = await call.prepare_value(body.output, "the output") if "output" in body.model_fields_set else NOT_GIVEN
-    derived = call.derive_id("fork") if body.id is None else None
+    derived = call.derive_id("fork", f"{id}-fork") if body.id is None else None
     seed = None if derived is None else await call.run_body_work(0, lambda: _derive_fork_seed(derived, id, body))
     run = await _find_earlier_fork(call, derived, seed)
     if run is not None:

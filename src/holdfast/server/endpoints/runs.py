@@ -208,7 +208,7 @@ def _derive_run_id(call: Call, spec: WorkflowSpec, options: StartOptions) -> str
     """The id that follows from the Idempotency-Key, unless the run has another id anyway."""
     if options.id is not None or spec.id_template is not None:
         return None
-    return call.derive_id("run")
+    return call.derive_id("run", spec.name)
 
 
 def _predict_run_id(spec: WorkflowSpec, inputs: bytes, options: StartOptions) -> str | None:

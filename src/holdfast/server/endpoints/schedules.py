@@ -174,7 +174,7 @@ async def resume_schedule(call: Call, name: str) -> Changed:
 @router("POST", "/v1/schedules/{name}/trigger", scope=Scope.SUBMIT, headers=(IDEMPOTENCY_KEY,))
 async def trigger_schedule(call: Call, name: str, body: TriggerBody) -> TriggeredRun:
     """Start an extra run of a schedule now, whether it is paused or not."""
-    run_id = call.derive_id("trigger") if body.id is None else body.id
+    run_id = call.derive_id("trigger", f"{name}-by-hand") if body.id is None else body.id
     schedule = await call.client.schedules.get(name)
     await check_start_allowed(call.store, schedule.workflow, [run_id])
     return TriggeredRun(run_id=await call.client.schedules.trigger(name, id=run_id))

@@ -150,7 +150,7 @@ async def test_a_call_gives_up_after_half_a_minute_with_a_helpful_error() -> Non
 
 async def test_a_permanent_error_is_not_retried() -> None:
     for reply, kind in (
-        (problem(401, "no-valid-key", "It has expired."), Unauthenticated),
+        (problem(401, "invalid-api-key", "It has expired."), Unauthenticated),
         (problem(403, "not-allowed", "It needs more.", scope="operate"), NotAllowed),
         (problem(429, "policy-limit", "No more today.", retry_after="3600"), PolicyLimitReached),
         (problem(500, "server-error", "Look for 7 in the log."), ServerError),
@@ -288,7 +288,7 @@ async def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCap
     with pytest.raises(ServerUnavailable) as failed:
         await script(AWAY).client().get("r")
     with pytest.raises(Unauthenticated) as unknown:
-        await script(problem(401, "no-valid-key")).client().get("r")
+        await script(problem(401, "invalid-api-key")).client().get("r")
     place = client._transport.endpoint
     shown = [client, client.url, client._transport, place, vars(client), caplog.text]
     shown += [redirected.value, failed.value, unknown.value, vars(failed.value)]

@@ -62,7 +62,7 @@ async def test_a_malformed_key_is_refused(token: str):
         )
         assert (code, headers["content-type"]) == (401, "application/problem+json")
         assert headers["www-authenticate"].startswith("Bearer")
-        assert json.loads(body)["type"] == "no-valid-key"
+        assert json.loads(body)["type"] == "invalid-api-key"
 
 
 async def test_a_key_works_until_it_expires():
@@ -116,7 +116,7 @@ async def test_a_listener_whose_key_is_revoked_while_it_waits_is_handed_nothing(
         answer = await asyncio.wait_for(waiting, 20)
         assert "secret" not in answer.text
         if way == "take":
-            assert (answer.status_code, answer.json()["type"]) == (401, "no-valid-key")
+            assert (answer.status_code, answer.json()["type"]) == (401, "invalid-api-key")
         delivery = (await admin.post("/v1/addresses/shop/claim", json={}, params={"wait": 20})).json()
         assert (delivery["run_id"], delivery["number"]) == (sent, 1), "it was not claimed for the revoked key"
 
@@ -135,7 +135,7 @@ async def test_a_long_poll_returns_nothing_if_its_key_is_revoked_meanwhile(monke
         served.app.platform.authenticator.invalidate(token.split("_")[1])
         await admin.post(f"/v1/deliveries/{delivery['id']}/complete", json={"output": "secret"})
         answer = await asyncio.wait_for(waiting, 20)
-        assert (answer.status_code, answer.json()["type"]) == (401, "no-valid-key")
+        assert (answer.status_code, answer.json()["type"]) == (401, "invalid-api-key")
 
 
 async def test_the_first_key_closes_the_door_and_revoking_all_does_not_open_it_again():
@@ -242,7 +242,7 @@ async def test_two_tenants_see_nothing_of_each_other_nor_of_each_others_keys():
         assert [key["name"] for key in (await rival.get("/v1/keys")).json()["items"]] == ["test"]
         assert all("hash" not in key and "token" not in key for key in (await acme.get("/v1/keys")).json()["items"])
         refused = await rival.delete(f"/v1/keys/{made['id']}")
-        assert (refused.status_code, refused.json()["type"]) == (404, "unknown-key")
+        assert (refused.status_code, refused.json()["type"]) == (404, "key-not-found")
         assert await status(served, made["token"]) == 200
         # A namespace is nothing that can be asked for.
         response = await rival.post("/v1/keys", json={"name": "sly", "scopes": ["admin"], "namespace": "acme"})

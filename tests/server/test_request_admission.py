@@ -152,7 +152,7 @@ async def test_a_key_has_so_many_streams_and_others_have_their_own():
         ):
             assert (one.status_code, two.status_code) == (200, 200)
             refused = await client.get("/v1/changes", headers=first)
-            assert (refused.status_code, refused.json()["type"]) == (429, "too-many-at-once")
+            assert (refused.status_code, refused.json()["type"]) == (429, "too-many-concurrent-requests")
             assert refused.headers["retry-after"] == "1"
             async with client.stream("GET", "/v1/changes", headers=second) as other:
                 assert other.status_code == 200
@@ -171,7 +171,7 @@ async def test_a_key_has_so_many_requests_at_once_long_polls_included():
         polls = [asyncio.create_task(waiting.get("/v1/runs/never?wait=20")) for _ in range(2)]
         await asyncio.sleep(0.1)
         refused = await waiting.get("/v1/whoami")
-        assert (refused.status_code, refused.json()["type"]) == (429, "too-many-at-once")
+        assert (refused.status_code, refused.json()["type"]) == (429, "too-many-concurrent-requests")
         assert (await other.get("/v1/whoami")).status_code == 200
         await other.post("/v1/runs/never/cancel")
         assert [(await poll).status_code for poll in polls] == [200, 200]

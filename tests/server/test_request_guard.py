@@ -92,7 +92,7 @@ async def test_pages_of_other_sites_change_nothing(method: str, headers: dict[st
         code, response_headers, body = await served.raw(method, path, [("host", "localhost:7100"), *headers.items()])
         assert code == ((404 if method == "DELETE" else 405) if is_taken else 403)
         assert response_headers["content-type"] == "application/problem+json"
-        assert (json.loads(body)["type"] == "other-site") is not is_taken
+        assert (json.loads(body)["type"] == "cross-site") is not is_taken
 
 
 async def test_a_page_of_another_site_may_link_here_but_neither_embed_nor_listen():
@@ -173,7 +173,7 @@ async def test_odd_paths_lead_nowhere(path: bytes):
     async with running_server() as served:
         code, headers, body = await served.raw("GET", path)
         assert (code, headers["content-type"]) == (404, "application/problem+json")
-        assert json.loads(body)["type"] == "no-such-path"
+        assert json.loads(body)["type"] == "path-not-found"
 
 
 async def test_a_name_may_contain_anything_and_is_one_segment_of_the_path():

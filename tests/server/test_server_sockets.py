@@ -99,10 +99,10 @@ async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_
         assert time.monotonic() - began < 3
         await asyncio.gather(*talking)
         assert received[0] == b""
-        assert problem_in(received[1]) == (408, "too-slow")
-        assert problem_in(received[2]) == (408, "too-slow")
-        assert problem_in(received[3]) == (408, "too-slow")
-        assert problem_in(received[4]) == (404, "no-such-path")
+        assert problem_in(received[1]) == (408, "request-timeout")
+        assert problem_in(received[2]) == (408, "request-timeout")
+        assert problem_in(received[3]) == (408, "request-timeout")
+        assert problem_in(received[4]) == (404, "path-not-found")
         assert (await httpx2.AsyncClient(base_url=server.address).get("/v1/health")).status_code == 200
 
 
@@ -138,11 +138,11 @@ async def test_an_invalid_http_request_gets_a_problem():
         ):
             wire = await Wire.to(server)
             await wire.says(data)
-            assert problem_in(await wire.hears()) == (400, "no-http")
+            assert problem_in(await wire.hears()) == (400, "invalid-http")
         # An absolute target does not say which host it is for.
         wire = await Wire.to(server)
         await wire.says(b"GET http://evil.example/v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        assert problem_in(await wire.hears()) == (404, "no-such-path")
+        assert problem_in(await wire.hears()) == (404, "path-not-found")
 
 
 @pytest.mark.parametrize("cut", [0, 1000, 20_000])
@@ -185,7 +185,7 @@ async def test_more_connections_than_it_can_answer_are_turned_away():
             await wire.says(b"GET /v1/runs/never?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await asyncio.sleep(0.2)
         turned_away = await Wire.to(server)
-        assert problem_in(await turned_away.hears()) == (503, "too-busy")
+        assert problem_in(await turned_away.hears()) == (503, "overloaded")
         held.pop().writer.close()
         for _ in range(100):
             await asyncio.sleep(0.02)

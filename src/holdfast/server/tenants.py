@@ -62,7 +62,7 @@ class Tenants:
                 found = self._tenants.get(namespace)
                 if found is None:
                     connection = LoopConnections(with_namespace(self._url, namespace), self._store_factory)
-                    found = Tenant(namespace, connection, await connection.store(), self.get_home_store)
+                    found = Tenant(namespace, connection, await connection.created_store(), self.get_home_store)
                     self._tenants[namespace] = found
         return found
 

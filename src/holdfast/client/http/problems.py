@@ -39,7 +39,7 @@ ERRORS_BY_TYPE: Final[Mapping[str, type[HoldfastError]]] = {
     "too-large": errors.ValueTooLarge,
     "too-deep": errors.UnrecordableValue,
     "too-many-values": errors.UnrecordableValue,
-    "unknown-key": UnknownApiKey,
+    "key-not-found": UnknownApiKey,
     "bad-input": errors.InputError,
     "bad-request": errors.UsageError,
     "bad-value": errors.CodecError,

@@ -49,7 +49,7 @@ class Caller:
 
 def invalid_key_problem(detail: str = "The key is not known here, was revoked, or has expired.") -> Problem:
     """The problem of a request without a valid key."""
-    return Problem(401, "no-valid-key", "A valid API key is needed", detail, headers=AUTHENTICATE_HEADERS)
+    return Problem(401, "invalid-api-key", "A valid API key is needed", detail, headers=AUTHENTICATE_HEADERS)
 
 
 class Authenticator:

@@ -64,7 +64,7 @@ class ConcurrencyLimiter:
         if self._open_counts[caller] >= self._max_open:
             raise Problem(
                 429,
-                "too-many-at-once",
+                "too-many-concurrent-requests",
                 f"Too many {self._kind} are open",
                 f"This key may have {self._max_open:,} {self._kind} at once: close some, or use more keys.",
                 headers={"Retry-After": "1"},

@@ -144,7 +144,7 @@ async def append_record(
         forget_delivery(call, id)
     raise Problem(
         503,
-        "recorded-at-once",
+        "concurrent-record",
         "Several steps were recorded at the same moment",
         f"Step {name!r} was not recorded, since others of the same run were: send it again.",
         headers={"Retry-After": "1"},

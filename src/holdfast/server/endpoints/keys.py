@@ -63,6 +63,6 @@ async def revoke_api_key(call: Call, id: str) -> Changed:
     try:
         changed = await revoke_key(await call.platform.tenants.get_home_store(), id, now, call.caller.namespace)
     except UnknownApiKey as error:
-        raise Problem(404, "unknown-key", "There is no such key", str(error)) from None
+        raise Problem(404, "key-not-found", "There is no such key", str(error)) from None
     call.platform.authenticator.invalidate(id)
     return Changed(changed=changed)

@@ -33,7 +33,9 @@ async def get_policy(call: Call, agent: str) -> PolicyInfo:
     """The policy of an agent, a workflow, or an address, and today's use."""
     found = await read_policy_info(call.store, agent)
     if found is None:
-        raise Problem(404, "no-policy", "There is no policy", f"{agent!r} has no policy: its days are not limited.")
+        raise Problem(
+            404, "policy-not-found", "There is no policy", f"{agent!r} has no policy: its days are not limited."
+        )
     return found
 
 

@@ -60,7 +60,7 @@ class BodyBudget:
         if self._used_by_caller[caller] + added > self._max_bytes_per_caller:
             raise _too_many_bytes_problem(429, "too-many-bytes", "Bodies of this caller", self._max_bytes_per_caller)
         if counted and self._used_bytes + counted > self._max_bytes:
-            raise _too_many_bytes_problem(503, "too-busy", "Bodies of all requests", self._max_bytes)
+            raise _too_many_bytes_problem(503, "overloaded", "Bodies of all requests", self._max_bytes)
         self._used_by_caller[caller] += added
         self._used_bytes += counted
 

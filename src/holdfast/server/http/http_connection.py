@@ -125,7 +125,7 @@ class HttpConnection(H11Protocol):
         if self._max_connections is not None and len(self.connections) > self._max_connections:
             idle = self._idle_connections.pop()
             if idle is None:
-                self._refuse(Problem(503, "too-busy", "There are too many connections", headers={"Retry-After": "1"}))
+                self._refuse(Problem(503, "overloaded", "There are too many connections", headers={"Retry-After": "1"}))
                 return
             idle.transport.close()
         self._idle_connections.add(self)
@@ -157,7 +157,7 @@ class HttpConnection(H11Protocol):
         self._head_timer = None
         if self._has_received_data:
             detail = f"The head of a request must be there within {HEAD_TIMEOUT_S:.0f} seconds."
-            self._refuse(Problem(408, "too-slow", "The request took too long", detail))
+            self._refuse(Problem(408, "request-timeout", "The request took too long", detail))
         else:
             self.transport.abort()
 
@@ -169,7 +169,7 @@ class HttpConnection(H11Protocol):
                 Problem(STATUS_HEAD_TOO_LARGE, "head-too-large", "The head of the request is too large", detail)
             )
         else:
-            self._refuse(Problem(400, "no-http", "That is no HTTP request", msg))
+            self._refuse(Problem(400, "invalid-http", "The request is not valid HTTP", msg))
 
     def _refuse(self, problem: Problem) -> None:
         """Send a problem, if a response is still possible, and disconnect."""

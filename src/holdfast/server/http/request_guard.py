@@ -110,7 +110,7 @@ def check_same_site(headers: Headers, *, allow_navigation: bool) -> None:
         return
     raise Problem(
         403,
-        "other-site",
+        "cross-site",
         "A page of another site may not ask for that",
         "Requests are taken from programs, and from pages of this server alone.",
     )
@@ -147,7 +147,10 @@ class _LimitedBody:
                 message = await self._receive()
         except TimeoutError:
             raise Problem(
-                408, "too-slow", "The body took too long", f"It must be there within {BODY_TIMEOUT_S:.0f} seconds."
+                408,
+                "request-timeout",
+                "The body took too long",
+                f"It must be there within {BODY_TIMEOUT_S:.0f} seconds.",
             ) from None
         if message["type"] == "http.request":
             self._received_bytes += len(message.get("body", b""))

@@ -191,12 +191,14 @@ class RouteTable:
             names = ", ".join(sorted(set(allowed)))
             raise Problem(
                 405,
-                "no-such-method",
+                "method-not-allowed",
                 "The path does not take that method",
                 f"It takes {names}.",
                 headers={"Allow": names},
             )
-        raise Problem(404, "no-such-path", "There is nothing at that path", "GET /v1/openapi.json tells what there is.")
+        raise Problem(
+            404, "path-not-found", "There is nothing at that path", "GET /v1/openapi.json tells what there is."
+        )
 
 
 def _match_path(pattern: tuple[str, ...], segments: list[str]) -> dict[str, str] | None:

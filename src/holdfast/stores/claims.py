@@ -59,9 +59,9 @@ class Claims(ABC):
         """Take up to ``limit`` runs that are due: highest priority first, then oldest first.
 
         ``workflows`` are served names: only runs of the versions that they name are taken (see ``served_versions``).
-        Isolated runs (see ``rules``) come first if they have been due for ``suspect_delay_s`` seconds: if there is one,
-        the claim takes a group of them and nothing else. Otherwise, or with ``None``, it takes none of them. Runs that
-        are paused, and runs of disabled workflows, are not due. Limited queues have an order of their own
+        Isolated runs (see ``worker_deaths``) come first if they have been due for ``suspect_delay_s`` seconds: if there
+        is one, the claim takes a group of them and nothing else. Otherwise, or with ``None``, it takes none of them.
+        Runs that are paused, and runs of disabled workflows, are not due. Limited queues have an order of their own
         (see ``queues``). A run whose row cannot be read is ended as ``failed``, and the others are taken.
         """
 

@@ -159,7 +159,7 @@ class Run:
     """Its queue has limits, and lets it be taken or not: see ``queues``."""
     is_delivery: bool = False
     suspicion: int = 0
-    """Rises with every death of its worker and is 0 again with its next record: see ``rules.raise_suspicion``."""
+    """Rises with every death of its worker and is 0 again with its next record: see ``worker_deaths``."""
 
     @property
     def has_worker_deaths(self) -> bool:

@@ -3,9 +3,9 @@
 **Worker death.** A worker registers when it starts. Its runs can be taken when the store knows that it is dead: at once
 where the kernel or the database can tell (a lock that the process held is free), else when its lease has passed.
 ``Workers.reap_dead`` then puts its runs back to ``pending``. If it held a single run, that counts as a delivery of the
-run. If it held several, it is unknown which of them killed it, and all are suspected: see ``rules``. The run's next
-record sets both back to 0. A worker that stops cleanly releases its runs without counting. A lease counts only in the
-time in which the caller of ``reap_dead`` knows that it could have been renewed: see ``leases``.
+run. If it held several, it is unknown which of them killed it, and all are suspected: see ``worker_deaths``. The run's
+next record sets both back to 0. A worker that stops cleanly releases its runs without counting. A lease counts only in
+the time in which the caller of ``reap_dead`` knows that it could have been renewed: see ``leases``.
 
 **Listeners** are processes elsewhere that take work from a server over HTTP. A listener is a worker *by lease*: only
 its lease shows whether it lives. Servers renew the lease when they hear from the process (``renew_listener_lease``),
@@ -15,9 +15,16 @@ and only servers declare a listener dead, by the same rule: while all servers we
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.stores.leases import LeaseWindow
+
+LISTENER_RETENTION_S = 24 * 3600.0
+"""Minimum seconds for which the row of a retired or dead listener is kept."""
+WORKER_RETENTION_S = 24 * 3600.0
+"""Minimum seconds for which the row of any other retired or dead worker is kept. Also how long it must have been gone
+before the oldest run was created: clocks differ, and a worker writes until it is declared dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +107,38 @@ class Workers(ABC):
         ``window`` is the time in which leases count (default: all of the time up to now). Workers by lease are left
         alone unless ``include_listeners`` is true.
         """
+
+
+def merge_workflows(workflows: Iterable[str], announced: Iterable[str]) -> tuple[str, ...]:
+    """The workflows of a worker after it has announced some."""
+    return tuple(dict.fromkeys((*workflows, *announced)))
+
+
+def format_worker_location(name: str, host: str, pid: int, *, is_listener: bool = False) -> str:
+    """``host:pid``, after the worker's name if that differs. The process id of a listener is unknown."""
+    location = host if is_listener else f"{host}:{pid}"
+    return location if name in ("", location) else f"{name} at {location}" if location else name
+
+
+def describe_worker(name: str, host: str, pid: int, *, is_listener: bool = False) -> str:
+    """A worker, as messages name it."""
+    location = format_worker_location(name, host, pid, is_listener=is_listener)
+    return f"listener {location}".rstrip() if is_listener else location
+
+
+def get_worker_cutoff(oldest_created_at: float | None, now: float) -> float:
+    """Rows of workers that are no longer live and whose lease ended before this time are deleted.
+
+    ``oldest_created_at`` is when the oldest run was created. A worker that was gone before then has started or recorded
+    nothing that still exists, so no report can name it.
+    """
+    return (now if oldest_created_at is None else min(now, oldest_created_at)) - WORKER_RETENTION_S
+
+
+def get_listener_cutoff(oldest_created_at: float | None, now: float) -> float:
+    """Rows of listeners that are no longer live and whose lease ended before this time are deleted.
+
+    ``oldest_created_at`` is when the oldest run by delivery was created. A listener that was gone before then has
+    recorded nothing for any run that still exists: every request of a listener renews its lease.
+    """
+    return min(now - LISTENER_RETENTION_S, now if oldest_created_at is None else oldest_created_at)

@@ -45,7 +45,7 @@ from holdfast.stores.operations import (
     RunLink,
     SaveAttempt,
 )
-from holdfast.stores.rules import is_child_failure
+from holdfast.stores.run_errors import is_child_failure
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.carried_records import RecordPacker, unpack, unpack_signal_ids
 from holdfast.stores.temporal.payloads import from_payload, get_max_value_size, load_json

@@ -23,7 +23,7 @@ from holdfast.server.calls import Call
 from holdfast.server.http.problems import Problem
 from holdfast.services.addresses import PAYLOAD_PARAMETER
 from holdfast.services.timestamps import to_datetime
-from holdfast.stores import rules
+from holdfast.stores import worker_deaths
 from holdfast.stores.contract import History, Store
 from holdfast.stores.operations import Run
 
@@ -90,7 +90,7 @@ class ClaimedDelivery:
         """The first one of each name."""
         self.attempts = {one.name: one for one in history.attempts.values()}
         self.signals = history.signals
-        self._is_isolated = rules.is_isolated(run.suspicion)
+        self._is_isolated = worker_deaths.is_isolated(run.suspicion)
         """Listeners that held it died, and nothing was recorded since, as far as this server knows."""
         self._isolated_since: float | None = None
         self.lock = asyncio.Lock()
@@ -105,7 +105,7 @@ class ClaimedDelivery:
         """Whether its listener is handed nothing else now, because others that held this run died."""
         if self._isolated_since is None:
             self._isolated_since = now
-        bound = rules.get_isolation_leases(self.run.suspicion) * lease
+        bound = worker_deaths.get_isolation_leases(self.run.suspicion) * lease
         return self._is_isolated and now < self._isolated_since + bound
 
     def add_record(self, record: Record) -> None:

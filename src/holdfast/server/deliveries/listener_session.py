@@ -24,7 +24,7 @@ from holdfast.server.http.problems import Problem
 from holdfast.server.http.server_sent_events import ServerSentEvent
 from holdfast.services.addresses import AddressInfo, declare_address
 from holdfast.services.json_form import to_json_bytes
-from holdfast.stores import rules
+from holdfast.stores import worker_deaths
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.operations import Run
 
@@ -93,7 +93,7 @@ class ListenerSession:
             await asyncio.sleep(POLL_INTERVAL_S)
         desk = self.call.platform.dispatchers.get(self.call.tenant)
         caller = self.call.caller
-        wait = rules.ISOLATED_WAIT_LEASES * self.address.lease
+        wait = worker_deaths.ISOLATED_WAIT_LEASES * self.address.lease
         waiting = PendingListener(
             self.ensure_registered,
             self.display_name or caller.name,

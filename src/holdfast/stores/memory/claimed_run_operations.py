@@ -8,7 +8,7 @@ from dataclasses import replace
 from holdfast.admission.usage import Usage
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
-from holdfast.stores import rules
+from holdfast.stores import rules, worker_deaths
 from holdfast.stores.daily_usage import make_increment
 from holdfast.stores.memory.approval_operations import ApprovalOperations
 from holdfast.stores.memory.queue_operations import QueueOperations
@@ -132,7 +132,7 @@ class ClaimedRunOperations(ApprovalOperations, QueueOperations):
             return OpStatus.FENCED
         if op.error is None:
             self._requeue_run(run)
-        elif not rules.can_redeliver(run.delivery_count, run.max_deliveries):
+        elif not worker_deaths.can_redeliver(run.delivery_count, run.max_deliveries):
             now = self._clock()
             dead = replace(
                 run, state=RunState.DEAD, delivery_count=run.delivery_count + 1, error=op.error, finished_at=now

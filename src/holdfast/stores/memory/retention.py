@@ -23,6 +23,7 @@ from holdfast.stores.retention import (
     get_keep_reasons,
     list_ids,
 )
+from holdfast.stores.workers import get_listener_cutoff, get_worker_cutoff
 
 
 class _MemoryRelationReader(RelationReader):
@@ -117,8 +118,8 @@ class MemoryRetention(MemoryCapability, Retention):
         with tables._lock:
             delivered = min((run.created_at for run in tables._runs.values() if run.is_delivery), default=None)
             oldest = min((run.created_at for run in tables._runs.values()), default=None)
-            listeners_from = rules.get_listener_cutoff(delivered, tables._clock())
-            workers_from = rules.get_worker_cutoff(oldest, tables._clock())
+            listeners_from = get_listener_cutoff(delivered, tables._clock())
+            workers_from = get_worker_cutoff(oldest, tables._clock())
             starters = {tables._runs[key].starter for key in tables._unfinished}
             for worker in [*tables._workers.values()]:
                 before = listeners_from if worker.is_listener else workers_from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
-from holdfast.stores import rules
+from holdfast.stores import rules, worker_deaths
 from holdfast.stores.daily_usage import make_increment
 from holdfast.stores.operations import (
     AppendRecord,
@@ -135,7 +135,7 @@ class ClaimedRunOperations(Transaction):
         deliveries = suspicion = 0
         if op.error is not None:
             deliveries, most, suspicion = self._get_delivery_counts(op.key)
-            if not rules.can_redeliver(deliveries, most):
+            if not worker_deaths.can_redeliver(deliveries, most):
                 return self._end_as_dead(fence, deliveries + 1, op.error)
         if wake_at > self._now:
             self._buffer_write("runs", self._sql.RELEASE_LATER, op.key, (wake_at, 1 if counted else 0, op.key))

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.core.states import RunState
-from holdfast.stores import rules
+from holdfast.stores import run_errors, worker_deaths
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import LiveEvent
 from holdfast.stores.served_versions import list_served_names, make_served_name
 from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.rows import RowReader, names_to_json, spec_to_row
 from holdfast.stores.sql.transaction import Transaction
-from holdfast.stores.workers import NewWorker, ReapResult
+from holdfast.stores.workers import NewWorker, ReapResult, describe_worker, merge_workflows
 
 _MAX_EVENTS_READ = 1000
 """Notices that are looked through for what a run was doing when it died."""
@@ -63,7 +63,7 @@ def publish_workflows(
     news = [(name, spec) for name, spec in sorted(last.items()) if known.get(name) != spec]
     row = None if worker is None else db.query_one(db.sql.WORKER, worker)
     served = () if row is None else reader.read_worker(row).workflows
-    serves = () if row is None else rules.merge_workflows(served, list_served_names(specs))
+    serves = () if row is None else merge_workflows(served, list_served_names(specs))
     if not news and serves == served:
         return
     db.begin()
@@ -101,11 +101,11 @@ def declare_dead(
         held = db.query(db.sql.LOCK_CLAIMED_RUNS, (suspect.id,))
         db.execute(db.sql.WAKE_PARKED_BY, (now, suspect.id))  # after waiting for a park that was under way
         for key, run_id, deliveries, most, suspicion in held:
-            after = rules.get_worker_death_effect(deliveries, most, suspicion, len(held))
+            after = worker_deaths.get_worker_death_effect(deliveries, most, suspicion, len(held))
             if after.is_dead:
-                who = rules.describe_worker(suspect.name, suspect.host, suspect.pid, is_listener=suspect.is_listener)
+                who = describe_worker(suspect.name, suspect.host, suspect.pid, is_listener=suspect.is_listener)
                 told = [LiveEvent(*row[1:]) for row in db.query(db.sql.NEW_LIVE_EVENTS, (key, 0, _MAX_EVENTS_READ))]
-                error = rules.encode_death_error(run_id, after.delivery_count, who, told)
+                error = run_errors.encode_death_error(run_id, after.delivery_count, who, told)
                 db.write(db.sql.MARK_RUN_DEAD, [(after.delivery_count, error, now, key)])
                 transaction.handle_run_end(key, RunState.DEAD, error, now)
                 dead_runs.append(run_id)

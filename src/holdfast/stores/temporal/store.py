@@ -28,7 +28,7 @@ from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption, validate_size
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError, RunNotFound, StoreError, StoreUnavailable, UsageError
-from holdfast.stores import rules
+from holdfast.stores import run_errors
 from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, select_approvals
 from holdfast.stores.contract import History, RunFilter, RunSearchPage, RunUsage, Store, WorkflowSpec
 from holdfast.stores.journal_pages import JournalPage, make_journal_page
@@ -530,5 +530,5 @@ def _is_match(run: Run, where: RunFilter) -> bool:
     return (
         (not where.states or run.state in where.states)
         and (where.parent is None or run.parent == where.parent)
-        and (where.text is None or rules.has_text(run, where.text))
+        and (where.text is None or run_errors.has_text(run, where.text))
     )

@@ -382,11 +382,11 @@ class Opened:
     def __init__(self, url: str, **settings: Any) -> None:
         self.times = 0
         self._connect = partial(connect, url, **settings)
-        self.line = ConnectionWorker(self.count, Database, redact_url(url), "test")
+        self.line = ConnectionWorker(self.connect, redact_url(url), "test")
 
-    def count(self) -> Connection:
+    def connect(self) -> Database:
         self.times += 1
-        return self._connect()
+        return Database(self._connect())
 
 
 @pytest.fixture

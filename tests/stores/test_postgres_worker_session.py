@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Collection, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,7 @@ class Kept:
         self.retaken: list[tuple[list[int], float]] = []
         self.loop = asyncio.get_running_loop()
         self.keeper = WorkerSession(
-            partial(connect, url, durable=False),
-            Database,
+            lambda: Database(connect(url, durable=False)),
             redact_url(url),
             lock_class=CLASS,
             channels=[NEWS, "other"],

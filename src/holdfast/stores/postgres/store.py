@@ -28,7 +28,7 @@ from holdfast.stores.clocks import DatabaseClock, monotonic
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.operations import Op, OpResult, OpStatus, Run
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
-from holdfast.stores.postgres.connections import Connection, connect, split_url
+from holdfast.stores.postgres.connections import connect, split_url
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.errors import to_store_error
 from holdfast.stores.postgres.migrations import check_compatible, migrate, read_compatible_from
@@ -87,10 +87,10 @@ class PgStore(SqlStore):
         self._given_clock = clock
         self._clock = DatabaseClock(self.url)
         self.reader = RowReader(self.url)
-        self._write_worker: ConnectionWorker[PgDatabase] | None = None
-        self._read_worker: ConnectionWorker[PgDatabase] | None = None
-        self._client_read_worker: ConnectionWorker[PgDatabase] | None = None
-        self._worker_session: WorkerSession[PgDatabase] | None = None
+        self._write_worker: ConnectionWorker | None = None
+        self._read_worker: ConnectionWorker | None = None
+        self._client_read_worker: ConnectionWorker | None = None
+        self._worker_session: WorkerSession | None = None
         self._is_migrated = False
         self._schema_error: SchemaTooNew | None = None
         """A newer Holdfast has migrated the schema: nothing more is done here."""
@@ -111,16 +111,13 @@ class PgStore(SqlStore):
     async def open(self) -> None:
         if self._write_worker is not None:
             return
-        self._change_event, self.notifier = (
-            asyncio.Event(),
-            Notifier(self.schema, self._notify),
-        )  # not those of another loop
+        self._change_event = asyncio.Event()  # these belong to the current loop
+        self.notifier = Notifier(self.schema, self._notify)
         self._is_following = self._is_migrated = False
         self._schema_error = None
-        writing = self._make_connection_worker("writer")
-        keeping = WorkerSession(
+        writer = self._make_connection_worker("writer")
+        session = WorkerSession(
             partial(self._connect, durable=False),
-            self._make_database,
             self.url,
             lock_class=compute_lock_class(self.schema),
             channels=(self.notifier.work_channel, self.notifier.run_channel),
@@ -128,35 +125,36 @@ class PgStore(SqlStore):
             on_relocked=self._workers.save_server_starts,
         )
         try:
-            await writing.run_in_thread(
+            await writer.run_in_thread(
                 lambda db: migrate(db.connection, self.schema, is_pooled=db.connection.is_pooled)
             )
             self._is_migrated = True
-            await keeping.start()
+            await session.start()
         except BaseException:
-            writing.close()
-            keeping.close()
+            writer.close()
+            session.close()
             raise
-        self._write_worker, self._worker_session = writing, keeping
+        self._write_worker, self._worker_session = writer, session
         self._read_worker = self._make_connection_worker("reader")
 
-    def _make_connection_worker(self, name: str) -> ConnectionWorker[PgDatabase]:
-        return ConnectionWorker(self._connect, self._make_database, self.url, name)
+    def _make_connection_worker(self, name: str) -> ConnectionWorker:
+        return ConnectionWorker(self._connect, self.url, name)
 
-    def _connect(self, *, durable: bool = True) -> Connection:
+    def _connect(self, *, durable: bool = True) -> PgDatabase:
         try:
-            return connect(self._libpq_url, durable=durable)
+            connection = connect(self._libpq_url, durable=durable)
         except StoreUnavailable:
             self.unreachable_at = monotonic()
             raise
-
-    def _make_database(self, connection: Connection) -> PgDatabase:
         self._clock.sync(*connection.clock_sample)
-        if self._is_migrated:
-            try:
+        try:
+            if self._is_migrated:
                 self.check_schema(read_compatible_from(connection, self.schema))
-            except psycopg.Error as error:
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, psycopg.Error):
                 raise to_store_error(error, self.url) from error
+            raise
         return PgDatabase(connection, self.schema)
 
     def check_schema(self, needed: int) -> None:
@@ -178,12 +176,12 @@ class PgStore(SqlStore):
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
-        """Close the connections; with the keeper's go the locks of whoever has not retired."""
-        lines = (self._client_read_worker, self._read_worker, self._write_worker, self._worker_session)
+        """Close the connections. The locks of workers that have not retired end with the worker session."""
+        connections = (self._client_read_worker, self._read_worker, self._write_worker, self._worker_session)
         self._client_read_worker = self._read_worker = self._write_worker = self._worker_session = None
-        for line in lines:
-            if line is not None:
-                line.close()
+        for connection in connections:
+            if connection is not None:
+                connection.close()
         self._step_transactions.close()
         self._workers.clear()
 
@@ -208,12 +206,12 @@ class PgStore(SqlStore):
         return await self._client_read_worker.run_in_thread(work)
 
     @property
-    def writer(self) -> ConnectionWorker[PgDatabase]:
+    def writer(self) -> ConnectionWorker:
         """The connection that writes."""
         return self._require_open(self._write_worker)
 
     @property
-    def session(self) -> WorkerSession[PgDatabase]:
+    def session(self) -> WorkerSession:
         """The connection that has the workers' locks."""
         return self._require_open(self._worker_session)
 

@@ -292,7 +292,7 @@ class PgWorkers(Workers):
             self._poll_task.cancel()
             self._poll_task = None
 
-    def abandon(self, writer: ConnectionWorker[PgDatabase]) -> None:
+    def abandon(self, writer: ConnectionWorker) -> None:
         """Retire this object's workers without a loop."""
         for worker in self._own_workers:
             with suppress(StoreError, UsageError):

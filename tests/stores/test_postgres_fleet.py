@@ -57,12 +57,10 @@ async def test_a_look_takes_the_locks_of_neighbors_only(fleet: list[tuple[PgStor
     store, worker = fleet[-2]
     ids = [id for _, id in fleet]
     tried = await store.read(
-        lambda db: db.query(
-            f"SELECT id FROM ({store.workers.queries.neighbors_sql}) w", {"me": worker}
-        )  # the last one, and the first two
-    )
+        lambda db: db.query(f"SELECT id FROM ({store.workers.statements.neighbors}) w", {"me": worker})
+    )  # the last one, and the first two
     assert sorted(id for (id,) in tried) == sorted([ids[-1], *ids[: NEIGHBOR_COUNT - 1]])
-    assert "pg_locks" not in store.workers.queries._poll_sql
+    assert "pg_locks" not in store.workers.statements.poll
 
 
 @pytest.mark.parametrize(

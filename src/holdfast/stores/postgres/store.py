@@ -313,7 +313,7 @@ class PgStore(SqlStore):
             return
         self._is_following = is_following
         with suppress(StoreUnavailable):
-            await self.session.run(lambda db: self._workers.queries.set_following(db, is_following))
+            await self.session.run(lambda db: self._workers.set_following(db, is_following))
 
     def report_change(self) -> None:
         """End the wait for a change."""

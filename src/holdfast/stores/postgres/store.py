@@ -1,14 +1,14 @@
-"""The PostgreSQL store: which connection does what, and how a fleet of workers learns of each other.
+"""The PostgreSQL store: which connection does what, and how processes learn of each other's changes.
 
-A process has three connections: one that writes, one that reads, and the *keeper*, which lives as long as the store and
-does what depends on a session. A fourth one is opened for the lists that people ask for.
+A process has three connections: one that writes, one that reads, and the worker session, which lives as long as the
+store and does everything that depends on a session. A fourth one is opened for lists that people request.
 
-**News.** After a commit that may concern others, they are notified (see ``notifier``). Notifying is never part of a
-commit, and goes through the keeper. What a process that dies in between has not told is found all the same: by those
-that look for dead workers, and by the look that every worker takes now and then (see ``workers``).
+**Notifications.** A commit that may concern other processes notifies them (see ``notifier``). The notification is never
+part of the commit, and goes through the worker session. If a process dies in between, others still find its changes:
+they check for dead workers, and every worker polls now and then (see ``workers``).
 
 **Time.** Machines disagree; the database's clock is the same for all. ``now`` is an estimate of it (see ``clocks``),
-which every new connection and every look correct. Renewals of leases are written with the database's own time.
+which every new connection and every poll correct. Lease renewals are written with the database's own time.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.urls import redact_url, validate_namespace, with_namespace
 
 POLL_INTERVAL_S = 0.66
-"""Seconds between two looks of a worker that has nothing to do. With the renewals of its lease, that makes less than
-two queries a second."""
+"""Seconds between two polls of an idle worker. With the renewals of its lease, this is less than two queries a
+second."""
 FOLLOW_POLL_INTERVAL_S = 0.25
-"""Seconds after which whoever follows runs looks again, where news cannot be heard."""
+"""Seconds between two reads of a follower of runs while notifications do not arrive."""
 FOLLOW_FALLBACK_S = 5.0
-"""Seconds after which whoever follows runs looks again, although there was no news."""
+"""Seconds after which a follower of runs reads again without a notification."""
 MAX_LOOP_RECORDS = 500
-"""How many records are sent from the event loop; to make more of them ready would keep it for too long."""
+"""Maximum number of records to send from the event loop; encoding more would block it for too long."""
 MAX_LOOP_BYTES = 1_000_000
-"""The same, of their payloads."""
+"""Maximum size of their payloads."""
 _MAX_CHANGE_PAUSE_S = 0.02
-"""Seconds between two changes that are told to the engine, at most: news comes in bursts."""
+"""Maximum seconds between two changes reported to the engine: notifications come in bursts."""
 _CHANGE_PAUSE_FACTOR = 4
-"""So many times as long as it took the engine to see to a change, it is left in peace: it need not look without end,
-and a server that is slow is asked less often."""
+"""The pause after a change, as a multiple of how long the engine took to handle it: the engine need not read all the
+time, and reads less often from a slow server."""
 _CAN_WATCH_SOCKETS = sys.platform != "win32"
 """Whether the usual event loops can wait for a socket of libpq."""
 
 
 def schema_for_namespace(namespace: str) -> str:
-    """The schema in which a namespace is kept."""
+    """The schema of a namespace."""
     name = validate_namespace(namespace)
     return "holdfast" if name == DEFAULT_NAMESPACE else f"holdfast_{name}"
 
@@ -93,13 +93,13 @@ class PgStore(SqlStore):
         self._worker_session: WorkerSession | None = None
         self._is_migrated = False
         self._schema_error: SchemaTooNew | None = None
-        """A newer Holdfast has migrated the schema: nothing more is done here."""
+        """Set when a newer Holdfast has migrated the schema: every operation raises it from then on."""
         self.unreachable_at = float("-inf")
-        """When an attempt to connect last failed, in ``elapsed`` time."""
+        """When an attempt to connect last failed, in ``monotonic`` time."""
         self._change_event = asyncio.Event()
         self._change_reported_at = 0.0
         self._is_following = False
-        """Whether others know that the end or the progress of runs matters here."""
+        """Whether other processes see that this one follows runs."""
         self._followed_at = 0.0
         self.notifier = Notifier(self.schema, self._notify)
         self.claims = claims = PgClaims(self)
@@ -157,10 +157,10 @@ class PgStore(SqlStore):
             raise
         return PgDatabase(connection, self.schema)
 
-    def check_schema(self, needed: int) -> None:
-        """Refuse everything from now on if a newer Holdfast has migrated the schema."""
+    def check_schema(self, compatible_from: int) -> None:
+        """Refuse all operations from now on if a newer Holdfast has migrated the schema."""
         try:
-            check_compatible(self.schema, needed)
+            check_compatible(self.schema, compatible_from)
         except SchemaTooNew as error:
             self._schema_error = error
             raise
@@ -186,7 +186,7 @@ class PgStore(SqlStore):
         self._workers.clear()
 
     def abandon(self) -> None:
-        """Retire this object's workers as well: the process lives, so nothing took them down."""
+        """Retire this object's workers as well: the process lives, so they have not died."""
         if self._write_worker is not None:
             self._workers.abandon(self._write_worker)
         self._close()
@@ -212,11 +212,11 @@ class PgStore(SqlStore):
 
     @property
     def session(self) -> WorkerSession:
-        """The connection that has the workers' locks."""
+        """The connection that holds the workers' locks."""
         return self._require_open(self._worker_session)
 
     def check_open(self) -> None:
-        """Raises ``StoreUnavailable`` unless the store is open."""
+        """Raise ``StoreUnavailable`` unless the store is open."""
         self._require_open(self._write_worker)
 
     def _require_open(self, resource: T | None) -> T:
@@ -231,9 +231,9 @@ class PgStore(SqlStore):
     def now(self) -> float:
         return self._clock.now() if self._given_clock is None else self._given_clock()
 
-    def sync_clock(self, database_time: float, asked_at: float, answered_at: float) -> None:
-        """The database has told its time, between these two moments of ``monotonic``."""
-        self._clock.sync(database_time, asked_at, answered_at)
+    def sync_clock(self, database_time: float, sent_at: float, received_at: float) -> None:
+        """Correct the clock: the database reported its time between these two moments of ``monotonic``."""
+        self._clock.sync(database_time, sent_at, received_at)
         if self._given_clock is None:
             self._clock.warn_if_skewed()
 
@@ -242,10 +242,10 @@ class PgStore(SqlStore):
 
     @property
     def lease_time(self) -> float | None:
-        """What leases are measured by: the database's clock, unless a test has its own."""
+        """The time to write into leases; ``None``: the database's own. Only tests have another clock."""
         return None if self._given_clock is None else self._given_clock()
 
-    # Writing, and telling others
+    # Writing, and notifying others
 
     def notify_work(self) -> None:
         self.notifier.notify_work()
@@ -261,7 +261,7 @@ class PgStore(SqlStore):
         return answers
 
     async def _append_on_loop(self, ops: Sequence[Op]) -> list[OpResult] | None:
-        """Append records if there is nothing else to it; ``None``: there is, and nothing was done."""
+        """Append plain records without a thread; ``None``: that was not possible, and nothing was done."""
         if (
             not _CAN_WATCH_SOCKETS
             or not 0 < len(ops) <= MAX_LOOP_RECORDS
@@ -276,14 +276,14 @@ class PgStore(SqlStore):
     async def get_run(self, run_id: str) -> Run | None:
         run = await super().get_run(run_id)
         if run is not None and run.is_delivery and run.is_limited and run.state is RunState.RUNNING:
-            self.notifier.track_limited(run)  # taken through another server, perhaps, and given back through this one
+            self.notifier.track_limited(run)  # perhaps claimed through another server, and released through this one
         return run
 
     # Change
 
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
         loop = asyncio.get_running_loop()
-        calm = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * (loop.time() - self._change_reported_at))
+        pause = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * (loop.time() - self._change_reported_at))
         await self._set_following(follow_runs)
         deadline = loop.time() + timeout_s
         if follow_runs and not self.session.is_listening:
@@ -296,20 +296,20 @@ class PgStore(SqlStore):
         except TimeoutError:
             if loop.time() >= deadline:
                 return False
-        await asyncio.sleep(min(self._change_reported_at + calm, deadline) - loop.time())
+        await asyncio.sleep(min(self._change_reported_at + pause, deadline) - loop.time())
         self._change_event.clear()
         self._change_reported_at = loop.time()
         return True
 
     async def _set_following(self, is_following: bool) -> None:
-        """Let others know whether somebody here follows runs, or has done so a moment ago."""
+        """Let other processes know whether a reader here follows runs, or did so a moment ago."""
         now = asyncio.get_running_loop().time()
         if is_following:
             self._followed_at = now
-        is_right = self._is_following == is_following or (
+        is_current = self._is_following == is_following or (
             self._is_following and now < self._followed_at + FOLLOW_FALLBACK_S
         )
-        if is_right or not self.session.is_listening:
+        if is_current or not self.session.is_listening:
             return
         self._is_following = is_following
         with suppress(StoreUnavailable):
@@ -320,7 +320,7 @@ class PgStore(SqlStore):
         self._change_event.set()
 
     def _on_notification(self, channel: str | None) -> None:
-        if channel is None:  # the keeper has another session, and no lock in it
+        if channel is None:  # the session is a new one, without the followers' lock
             self._is_following = False
         if channel != self.notifier.run_channel or self._is_following:
             self._change_event.set()

@@ -1,4 +1,4 @@
-"""Which method of a store carries out which operation."""
+"""Which method of a store applies which operation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.stores.memories import DeleteMemory, MemoryChange, PutMemory
 
 
 class OperationHandler(ABC):
-    """Something that has a method for every operation."""
+    """Has a method for every operation."""
 
     def _apply_op(self, op: ops.Op) -> ops.OpResult:
         match op:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from holdfast.stores.schedules import Schedule, ScheduleDefinition, Schedules, merge_schedule, read_options
+from holdfast.stores.schedules import Schedule, ScheduleDefinition, Schedules, merge_schedule
 from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.sql.rows import RowReader, read_each
@@ -122,7 +122,7 @@ def _read_schedule(reader: RowReader, row: Row) -> Schedule:
     plain = ScheduleDefinition(
         name, workflow, timing, inputs, catch_up, most, overlap, is_declared_in_code=by_code == 1
     )
-    what = read_options(plain, options)
+    what = plain.with_options_json(options)
     if what is None:
         raise reader.make_unreadable_error(f"schedule {name!r}", f"{options!r} is not how runs are started")
     *rest, announced = rest

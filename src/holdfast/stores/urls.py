@@ -65,7 +65,8 @@ def resolve_store_url(url: str | None = None, namespace: str | None = None) -> s
                 f"are only Temporal's own namespaces: say it once"
             )
         return url
-    return with_namespace(url, validate(default))
+    valid = validate(default)
+    return url if valid == DEFAULT_NAMESPACE else _append_namespace(plain, valid)
 
 
 def create_store(url: str, *, clock: Callable[[], float] | None = None, encryption: Encryption | None = None) -> Store:

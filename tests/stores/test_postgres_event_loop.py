@@ -49,7 +49,7 @@ async def journal(held: Held) -> list[int]:
     return [record.seq for record in history.records]
 
 
-async def on_its_way(held: Held) -> asyncio.Task[Any]:
+async def start_commit(held: Held) -> asyncio.Task[Any]:
     """A commit of a record that waits for the run's row, which somebody else has locked."""
     await held.other.execute("BEGIN")
     await held.other.execute(LOCKED)
@@ -61,7 +61,7 @@ async def on_its_way(held: Held) -> asyncio.Task[Any]:
     return commit
 
 
-async def test_no_thread_has_a_part_in_records_alone(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_of_records_alone_uses_no_thread(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     line = held.store._write_worker
     assert line is not None
     monkeypatch.setattr(line, "run_in_thread", None)
@@ -93,8 +93,8 @@ async def test_more_than_a_socket_takes_at_once_is_sent_piece_by_piece(held: Hel
     assert await journal(held) == list(range(301))
 
 
-async def test_whoever_gives_up_waiting_does_not_stop_what_was_sent(held: Held) -> None:
-    commit = await on_its_way(held)
+async def test_a_cancelled_caller_does_not_stop_what_was_sent(held: Held) -> None:
+    commit = await start_commit(held)
     commit.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await commit
@@ -105,7 +105,7 @@ async def test_whoever_gives_up_waiting_does_not_stop_what_was_sent(held: Held) 
 
 
 async def test_a_connection_that_is_cut_meanwhile_is_replaced(held: Held) -> None:
-    commit = await on_its_way(held)
+    commit = await start_commit(held)
     await held.other.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
         "AND datname = current_database()"
@@ -118,7 +118,7 @@ async def test_a_connection_that_is_cut_meanwhile_is_replaced(held: Held) -> Non
     assert await journal(held) == [0]
 
 
-async def test_one_that_is_cut_between_two_is_replaced_before_anything_is_sent(held: Held) -> None:
+async def test_a_connection_that_is_cut_between_two_commits_is_replaced_first(held: Held) -> None:
     assert await held.store.commit([append(held.run, 0)]) == [DONE]
     await held.other.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
@@ -130,7 +130,7 @@ async def test_one_that_is_cut_between_two_is_replaced_before_anything_is_sent(h
     assert await journal(held) == [0, 1]
 
 
-async def test_what_cannot_be_sent_says_why_and_leaves_the_line_free(held: Held) -> None:
+async def test_a_failed_send_reports_why_and_frees_the_connection(held: Held) -> None:
     with pytest.raises(UsageError, match="half of a character"):
         await held.store.commit([append(held.run, 0, name="half \ud83d of one")])
     assert await held.store.commit([append(held.run, 0)]) == [DONE]
@@ -147,7 +147,7 @@ def a_loop_that_ends_too_soon(url: str) -> PgStore:
         await start_run(store)
         run = await claim_run(store, worker)
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other:
-            await on_its_way(Held(store, run, other))
+            await start_commit(Held(store, run, other))
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(leave())
@@ -158,7 +158,7 @@ def a_loop_that_ends_too_soon(url: str) -> PgStore:
     return store
 
 
-async def test_a_loop_that_is_closed_meanwhile_leaves_a_store_that_can_be_given_up() -> None:
+async def test_a_store_can_be_abandoned_after_its_loop_was_closed_in_a_commit() -> None:
     with postgres_server.database() as url:
         store = await asyncio.to_thread(a_loop_that_ends_too_soon, url)
         async with asyncio.timeout(PATIENCE):

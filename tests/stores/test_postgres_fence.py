@@ -128,7 +128,7 @@ async def take_over(fleet: Fleet) -> list[int] | None:
     return None
 
 
-async def test_a_run_that_parks_with_unread_signals_while_its_worker_is_buried_is_looked_at_again(fleet: Fleet):
+async def test_a_run_that_parks_with_unread_signals_while_its_worker_is_declared_dead_wakes(fleet: Fleet):
     await commit_ops(fleet.first, signal(name="old name"))
     async with gate_in_front_of(fleet, "parks"):
         parking = asyncio.create_task(commit_ops(fleet.first, park(fleet.run, None, "new name")))
@@ -155,7 +155,7 @@ async def check(fleet: Fleet, ops: list[Op], verdicts: list[OpStatus], read: lis
 
 
 @pytest.mark.parametrize("kind", COMMITS)
-async def test_a_takeover_waits_for_a_commit_that_is_under_way(fleet: Fleet, kind: str):
+async def test_a_takeover_waits_for_a_commit_in_progress(fleet: Fleet, kind: str):
     verdicts, read = await commit_then_take_over(fleet, kind)
     assert verdicts == [DONE] * len(verdicts)
     await check(fleet, COMMITS[kind](fleet.run), verdicts, read)
@@ -173,7 +173,7 @@ async def commit_then_take_over(fleet: Fleet, kind: str) -> tuple[list[Any], lis
 
 
 @pytest.mark.parametrize("kind", COMMITS)
-async def test_a_commit_that_comes_in_the_middle_of_a_takeover_waits_and_is_fenced(fleet: Fleet, kind: str):
+async def test_a_commit_during_a_takeover_waits_and_is_fenced(fleet: Fleet, kind: str):
     verdicts, read = await take_over_then_commit(fleet, kind)
     assert verdicts == [FENCED] * len(verdicts)
     await check(fleet, COMMITS[kind](fleet.run), verdicts, read)
@@ -211,7 +211,7 @@ async def test_without_its_lock_both_would_go_through(
         await check(fleet, COMMITS[kind](fleet.run), verdicts, read)
 
 
-async def test_a_worker_that_was_stopped_in_the_middle_of_a_commit_keeps_nobody_from_burying_others(fleet: Fleet):
+async def test_a_worker_that_was_stopped_in_a_commit_does_not_delay_other_reaping(fleet: Fleet):
     # It holds its run's row for as long as the server lets it. Who waited for that could write nothing meanwhile.
     other = await fleet.first.workers.register(new_worker(), -1.0)
     await fleet.gate.execute("BEGIN")

@@ -88,18 +88,15 @@ def register_adapters(context: AdaptContext) -> None:
 
 
 class _TextDumper(Dumper):
-    """Text without a declared type: the server infers the type from the context, as it does for ``None``."""
+    """Text without a declared type: the server infers it from the context, as it does for ``None``."""
 
     def dump(self, obj: str) -> Buffer:
         return encode_text(obj)
 
 
-class _BinaryTextDumper(Dumper):
+class _BinaryTextDumper(_TextDumper):
     format = Format.BINARY
     oid = _TEXT_OID
-
-    def dump(self, obj: str) -> Buffer:
-        return encode_text(obj)
 
 
 class _TextLoader(Loader):

@@ -371,14 +371,12 @@ class WorkerSession:
 
     def _drain_notifications(self, connection: Connection) -> None:
         while notification := connection.pgconn.notifies():
-            self._receive(notification.relname.decode(), notification.be_pid)
+            if connection.pgconn.notify_handler:
+                connection.pgconn.notify_handler(notification)
 
     def _handle_notify(self, notification: psycopg.Notify) -> None:
-        self._receive(notification.channel, notification.pid)
-
-    def _receive(self, channel: str, sender: int) -> None:
-        if sender != self._backend_pid:  # this store knows its own changes
-            self._schedule_callback(channel)
+        if notification.pid != self._backend_pid:  # this store knows its own changes
+            self._schedule_callback(notification.channel)
 
     def _schedule_callback(self, channel: str | None) -> None:
         """Call back on the loop, once for all notifications that arrive before the loop gets to it."""

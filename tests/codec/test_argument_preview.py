@@ -1,4 +1,4 @@
-"""A step's arguments in a few words."""
+"""Previews of a step's arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encryption: the interface, keys and their exchange, and values in envelopes."""
+"""Encryption: the interface, keys and their rotation, and encrypted values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers announce of the inputs of their workflows."""
+"""The JSON schemas that workers announce for the inputs of their workflows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: what URLs mean, how values travel, what errors say, and lines that break."""
+"""Connections to PostgreSQL: URLs, how values travel, errors, and workers whose connection breaks."""
 
 from __future__ import annotations
 

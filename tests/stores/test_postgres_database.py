@@ -1,4 +1,4 @@
-"""One PostgreSQL connection beside others: what waits for what, what is seen then, and how many trips it takes."""
+"""Concurrent PostgreSQL connections: what waits for what, what each sees, and how many round trips it takes."""
 
 from __future__ import annotations
 

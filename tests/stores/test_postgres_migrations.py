@@ -1,4 +1,4 @@
-"""How a schema comes to be: by whom, beside whom, and what is refused."""
+"""Creating and migrating a schema: by which user, next to which processes, and what is refused."""
 
 from __future__ import annotations
 

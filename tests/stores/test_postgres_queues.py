@@ -1,4 +1,4 @@
-"""Queues with limits on PostgreSQL: claims beside each other, how many trips they take, and older workers."""
+"""Queues with limits on PostgreSQL: concurrent claims, how many round trips they take, and older workers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def store(url: str) -> AsyncIterator[PgStore]:
 
 @pytest_asyncio.fixture
 async def fleet(store: PgStore) -> AsyncIterator[list[PgStore]]:
-    """The same data, as four processes see it."""
+    """Four stores on the same data, like four processes."""
     others = [PgStore(store._libpq_url, clock=store._given_clock, poll_interval_s=0.0) for _ in range(3)]
     for other in others:
         await other.open()

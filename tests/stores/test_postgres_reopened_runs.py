@@ -1,4 +1,4 @@
-"""Two who reopen runs of one family at the same moment: whoever comes second finds what the first has made of it."""
+"""Concurrent retries of related runs: the second finds the changes of the first."""
 
 from __future__ import annotations
 

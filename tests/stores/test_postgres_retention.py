@@ -1,4 +1,4 @@
-"""Pruning on PostgreSQL, where others write at the same moment."""
+"""Pruning on PostgreSQL while other transactions write."""
 
 from __future__ import annotations
 

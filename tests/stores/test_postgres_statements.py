@@ -1,4 +1,4 @@
-"""Every statement runs, and finds what it wants by an index, whatever the statistics say."""
+"""Every statement runs, and uses an index, whatever the statistics say."""
 
 from __future__ import annotations
 

@@ -22,6 +22,8 @@ in a session (see ``pipeline``). From then on this process treats all connection
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -115,17 +117,23 @@ def connect(
         connection = Connection.connect(**parameters, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
         raise to_store_error(error, shown) from error
-    try:
+    with close_on_error(connection, shown):
         adapters.register_adapters(connection)
         connection.display_url, connection.url = shown, url
         _set_up(connection, _make_settings(durable, idle_timeout_s, lock_timeout_s))
-    except psycopg.Error as error:
-        connection.close()
-        raise to_store_error(error, shown) from error
-    except BaseException:
-        connection.close()
-        raise
     return connection
+
+
+@contextmanager
+def close_on_error(connection: psycopg.Connection[Any], display_url: str) -> Generator[None]:
+    """Close a connection if setting it up fails. Raises store errors for psycopg's."""
+    try:
+        yield
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, psycopg.Error):
+            raise to_store_error(error, display_url) from error
+        raise
 
 
 def connect_for_step(url: str) -> psycopg.Connection[Any]:

@@ -34,7 +34,7 @@ from holdfast.core.records import Attempt
 from holdfast.errors import StepError, StoreUnavailable, UsageError
 from holdfast.stores.operations import OpStatus, Run
 from holdfast.stores.postgres.adapters import escape_text
-from holdfast.stores.postgres.connections import connect_for_step, has_shared_sessions
+from holdfast.stores.postgres.connections import close_on_error, connect_for_step, has_shared_sessions
 from holdfast.stores.postgres.errors import is_connection_lost, is_outcome_unknown, to_store_error
 from holdfast.stores.sql.step_transactions import GuardedConnection, SqlStepTransaction
 from holdfast.stores.step_transactions import StepTransactions, make_end_refused_error, make_ended_by_step_error
@@ -223,13 +223,8 @@ class StepSessionPool:
             if self._idle:
                 return self._idle.pop(), False
         connection = connect_for_step(self._url)
-        try:
+        with close_on_error(connection, self._display_url):
             return StepSession(connection, is_shared=has_shared_sessions(self._url)), True
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, psycopg.Error):
-                raise to_store_error(error, self._display_url) from error
-            raise
 
 
 class PgStepTransaction(SqlStepTransaction):

@@ -20,17 +20,14 @@ from contextlib import suppress
 from functools import partial
 from itertools import repeat
 
-import psycopg
-
 from holdfast.core.states import RunState
 from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.stores.clocks import DatabaseClock, monotonic
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.operations import Op, OpResult, OpStatus, Run
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
-from holdfast.stores.postgres.connections import connect, split_url
+from holdfast.stores.postgres.connections import close_on_error, connect, split_url
 from holdfast.stores.postgres.database import PgDatabase
-from holdfast.stores.postgres.errors import to_store_error
 from holdfast.stores.postgres.migrations import check_compatible, migrate, read_compatible_from
 from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.step_transactions import PgStepTransactions
@@ -62,12 +59,6 @@ _CAN_WATCH_SOCKETS = sys.platform != "win32"
 """Whether the usual event loops can wait for a socket of libpq."""
 
 
-def schema_for_namespace(namespace: str) -> str:
-    """The schema of a namespace."""
-    name = validate_namespace(namespace)
-    return "holdfast" if name == DEFAULT_NAMESPACE else f"holdfast_{name}"
-
-
 class PgStore(SqlStore):
     """Journals in one schema of a PostgreSQL database, shared by all processes that can reach it."""
 
@@ -83,7 +74,7 @@ class PgStore(SqlStore):
         self._libpq_url, in_url = split_url(url)
         self.namespace = validate_namespace(namespace or in_url or "")
         self.url = with_namespace(redact_url(self._libpq_url), self.namespace)
-        self.schema = schema_for_namespace(self.namespace)
+        self.schema = "holdfast" if self.namespace == DEFAULT_NAMESPACE else f"holdfast_{self.namespace}"
         self._given_clock = clock
         self._clock = DatabaseClock(self.url)
         self.reader = RowReader(self.url)
@@ -147,14 +138,9 @@ class PgStore(SqlStore):
             self.unreachable_at = monotonic()
             raise
         self._clock.sync(*connection.clock_sample)
-        try:
-            if self._is_migrated:
+        if self._is_migrated:
+            with close_on_error(connection, self.url):
                 self.check_schema(read_compatible_from(connection, self.schema))
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, psycopg.Error):
-                raise to_store_error(error, self.url) from error
-            raise
         return PgDatabase(connection, self.schema)
 
     def check_schema(self, compatible_from: int) -> None:

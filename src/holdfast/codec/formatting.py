@@ -60,10 +60,10 @@ def make_unrecordable_error(subject: str, problem: str, hint: str) -> Unrecordab
 def make_unreadable_error(subject: str, annotation: object, error: ValidationError) -> UnreadableRecord:
     """The error for recorded bytes that do not fit the declared type."""
     first = error.errors(include_url=False, include_input=False)[0]
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    others = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return UnreadableRecord(
         f"{capitalize_first(subject)} cannot be read as `{format_type(annotation)}`: "
-        f"{format_path(location_to_path(first['loc']))}{describe_validation_error(first)}{more}. If the type has "
+        f"{format_path(location_to_path(first['loc']))}{describe_validation_error(first)}{others}. If the type has "
         "changed since this was recorded, make it accept the older form too, for example by giving new fields a "
         "default."
     )

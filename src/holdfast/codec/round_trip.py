@@ -109,20 +109,20 @@ def _compare_sequences(a: Any, b: Any, uncomparable: list[type]) -> Difference |
     if kinds <= ATOMIC_TYPES and a == b and list(map(type, a)) == list(map(type, b)):
         return None
     names: tuple[str, ...] | None = getattr(a, "_fields", None)
-    for index, (one, other) in enumerate(zip(a, b, strict=True)):
-        found = find_difference(one, other, uncomparable)
+    for index, (item, other_item) in enumerate(zip(a, b, strict=True)):
+        found = find_difference(item, other_item, uncomparable)
         if found:
             return found.add_parent(f".{names[index]}" if names else f"[{index}]")
     return None
 
 
 def _compare_mappings(a: Mapping[Any, Any], b: Mapping[Any, Any], uncomparable: list[type]) -> Difference | None:
-    for (key, one), (other_key, other) in zip(a.items(), b.items(), strict=False):
+    for (key, item), (other_key, other_item) in zip(a.items(), b.items(), strict=False):
         if key is not other_key and find_difference(key, other_key, uncomparable):
             if type(key) is type(other_key) and key not in b:
                 return Difference(key, f"the key {format_key(key)} would be lost")
             return Difference(key, f"the key {format_key(key)} would be read back as something else")
-        found = find_difference(one, other, uncomparable)
+        found = find_difference(item, other_item, uncomparable)
         if found:
             return found.add_parent(f"[{format_key(key)}]")
     if len(a) != len(b):

@@ -35,8 +35,8 @@ def get_day_bounds(day: str) -> tuple[float, float]:
 
 def list_days(first: str, last: str) -> list[str]:
     """All days from ``first`` to ``last``, both included."""
-    begin, end = date.fromisoformat(first), date.fromisoformat(last)
-    return [(begin + timedelta(days=number)).isoformat() for number in range((end - begin).days + 1)]
+    start, end = date.fromisoformat(first), date.fromisoformat(last)
+    return [(start + timedelta(days=number)).isoformat() for number in range((end - start).days + 1)]
 
 
 class DailyUsageIncrement(NamedTuple):

@@ -68,12 +68,12 @@ def make_run(
     new: NewRun, key: int, owner: int | None, now: float, previous: str, has_budget: bool, is_limited: bool = False
 ) -> Run:
     """The row of a new run, held by ``owner`` if there is one."""
-    held = owner is not None
+    is_held = owner is not None
     return Run(
         key=key, id=new.id, workflow=new.workflow, queue=new.queue,
-        state=RunState.RUNNING if held else RunState.PENDING, epoch=1 if held else 0, owner=owner,
+        state=RunState.RUNNING if is_held else RunState.PENDING, epoch=1 if is_held else 0, owner=owner,
         starter=new.starter, delivery_count=0, max_deliveries=new.max_deliveries,
-        wake_at=None if held else get_first_wake_at(new, now), waits_for="", priority=new.priority,
+        wake_at=None if is_held else get_first_wake_at(new, now), waits_for="", priority=new.priority,
         deadline=new.deadline, inputs=new.inputs, digest=new.digest, seed=new.seed, output=None, error=None,
         tags=new.tags, python_version=new.python_version, created_at=new.created_at, finished_at=None,
         clock_started_at=new.created_at if new.clock_started_at is None else new.clock_started_at, parent=new.parent,

@@ -111,12 +111,12 @@ class Schedule:
     """A live worker has announced it."""
 
 
-def merge_schedule(known: Schedule | None, new: ScheduleDefinition, now: float) -> Schedule:
+def merge_schedule(existing: Schedule | None, new: ScheduleDefinition, now: float) -> Schedule:
     """The row of a schedule after an announcement."""
-    if known is None:
+    if existing is None:
         return Schedule(new, now, now)
-    fired_up_to = known.fired_up_to if known.definition.timing == new.timing else max(known.fired_up_to, now)
-    return replace(known, definition=new, fired_up_to=fired_up_to)
+    fired_up_to = existing.fired_up_to if existing.definition.timing == new.timing else max(existing.fired_up_to, now)
+    return replace(existing, definition=new, fired_up_to=fired_up_to)
 
 
 @lru_cache(1024)

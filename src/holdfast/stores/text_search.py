@@ -31,13 +31,13 @@ class _CharacterMap(dict[int, str]):
     def __missing__(self, code: int) -> str:
         character = chr(code)
         if 0x300 <= code < 0x370:  # combining accents
-            made = ""
+            replacement = ""
         elif _is_cjk(code):
-            made = f" {character} "
+            replacement = f" {character} "
         else:  # marks are vowels and the like in scripts that write them above or below
-            made = character if character.isalnum() or unicodedata.category(character).startswith("M") else " "
-        self[code] = made
-        return made
+            replacement = character if character.isalnum() or unicodedata.category(character).startswith("M") else " "
+        self[code] = replacement
+        return replacement
 
 
 _CHARACTER_MAP = _CharacterMap()

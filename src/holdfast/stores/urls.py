@@ -181,8 +181,8 @@ def split_namespace(url: str) -> tuple[str, str | None]:
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url, None
-    begin = _find_userinfo_end(rest)
-    location, mark, query = rest[begin:].partition("?")
+    userinfo_end = _find_userinfo_end(rest)
+    location, mark, query = rest[userinfo_end:].partition("?")
     namespaces: set[str] = set()
     others: list[str] = []
     for part in query.split("&") if mark else []:
@@ -195,7 +195,7 @@ def split_namespace(url: str) -> tuple[str, str | None]:
         return url, None
     if len(namespaces) > 1:
         raise UsageError(f"the URL {redact_url(url)} names several namespaces: {', '.join(sorted(namespaces))}")
-    return f"{scheme}://{rest[:begin]}{location}{'?' if others else ''}{'&'.join(others)}", namespaces.pop()
+    return f"{scheme}://{rest[:userinfo_end]}{location}{'?' if others else ''}{'&'.join(others)}", namespaces.pop()
 
 
 def with_namespace(url: str, namespace: str) -> str:

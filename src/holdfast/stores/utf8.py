@@ -37,9 +37,9 @@ def check_encodable(text: str, label: str) -> None:
 def make_surrogate_error(error: UnicodeEncodeError, label: str = "the text") -> UsageError:
     """The error for such a text."""
     text, at = error.object, error.start
-    begin, end = max(0, at - _CONTEXT_CHARS), at + _CONTEXT_CHARS
-    shown = f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
+    start, end = max(0, at - _CONTEXT_CHARS), at + _CONTEXT_CHARS
+    excerpt = f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
     return UsageError(
-        f"{label} {shown!r} contains half of a character (a lone surrogate, at position {at}), which cannot be written "
-        f"as UTF-8, and so cannot be kept. Leave it out, or replace it."
+        f"{label} {excerpt!r} contains half of a character (a lone surrogate, at position {at}), which cannot be "
+        f"written as UTF-8, and so cannot be kept. Leave it out, or replace it."
     )

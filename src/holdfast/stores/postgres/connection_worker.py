@@ -227,7 +227,7 @@ class ConnectionWorker:
             self._watcher = None
 
     def _finish_query(self, error: BaseException | None) -> BaseException | None:
-        """Release the connection after a query. Returns the error to report; ``None``: the thread repeats the work."""
+        """Release the connection after a query. Returns the error to report, unless the thread repeats the work."""
         self._pending_query = None
         try:
             if self._thread_job_count or error is not None:

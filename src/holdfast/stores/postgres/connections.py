@@ -110,16 +110,16 @@ def connect(
     Raises for a read-only server. A connection that is not ``durable`` does not wait for the disk: it is for writes
     that may be lost with the server, such as lease renewals.
     """
-    shown = redact_url(url)
+    display_url = redact_url(url)
     conninfo, _ = split_url(url)
     parameters = _make_parameters(conninfo, url, application_name)
     try:
         connection = Connection.connect(**parameters, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
-        raise to_store_error(error, shown) from error
-    with close_on_error(connection, shown):
+        raise to_store_error(error, display_url) from error
+    with close_on_error(connection, display_url):
         adapters.register_adapters(connection)
-        connection.display_url, connection.url = shown, url
+        connection.display_url, connection.url = display_url, url
         _set_up(connection, _make_settings(durable, idle_timeout_s, lock_timeout_s))
     return connection
 
@@ -210,26 +210,26 @@ def _set_up(connection: Connection, settings: dict[str, str]) -> None:
     assert row is not None
     pid, number, version, encoding, synchronous, is_standby, is_read_only, clock = row
     connection.clock_sample = (clock, sent_at, monotonic())
-    shown = connection.display_url
+    display_url = connection.display_url
     if number < MIN_SERVER_VERSION * 10_000:
         raise StoreSchemaError(
-            f"{shown} is a server of PostgreSQL {version}, and Holdfast needs version {MIN_SERVER_VERSION} or later. "
-            f"Upgrade the server, or point HOLDFAST_URL at another one."
+            f"{display_url} is a server of PostgreSQL {version}, and Holdfast needs version {MIN_SERVER_VERSION} or "
+            f"later. Upgrade the server, or point HOLDFAST_URL at another one."
         )
     if encoding != "UTF8":
         raise StoreSchemaError(
-            f"{shown} keeps its texts in the encoding {encoding}, which not every text fits into. Make a database for "
-            f"Holdfast that uses UTF-8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+            f"{display_url} keeps its texts in the encoding {encoding}, which not every text fits into. Make a "
+            f"database for Holdfast that uses UTF-8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
         )
     if is_standby or is_read_only:
-        why = (
+        reason = (
             "is a standby, which only follows another server. Point HOLDFAST_URL at the primary, or name all of them "
             "(postgresql://one,two/database): the one that can be written is found by itself"
             if is_standby
             else "lets this user only read (default_transaction_read_only is on). ALTER ROLE … RESET "
             "default_transaction_read_only, or use another user"
         )
-        raise StoreReadOnly(f"{shown} {why}.")
+        raise StoreReadOnly(f"{display_url} {reason}.")
     if synchronous == "off":
         settings.setdefault("synchronous_commit", "on")  # else a commit could be lost after it was reported
     # In a shared session, the setting of a connection that is not durable may be found by one that is.

@@ -56,9 +56,9 @@ class BulkStatement(str):
 
     def __new__(cls, text: str, array_types: tuple[type[list[Any]], ...]) -> Self:
         """``array_types``: the type of each array."""
-        made = str.__new__(cls, text)
-        made.array_types = array_types
-        return made
+        statement = str.__new__(cls, text)
+        statement.array_types = array_types
+        return statement
 
 
 class BulkLookup(BulkStatement):

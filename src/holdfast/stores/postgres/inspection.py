@@ -136,9 +136,9 @@ def measure_commit_times(connection: Connection) -> list[float]:
     """Seconds that each of a few small durable commits took."""
     times: list[float] = []
     for _ in range(_COMMIT_COUNT):
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         connection.execute("SELECT pg_logical_emit_message(true, 'holdfast doctor', repeat('x', 500))")
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - started_at)
     return times
 
 

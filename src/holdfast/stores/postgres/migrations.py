@@ -72,7 +72,7 @@ def migrate(connection: Connection, schema: str, *, is_pooled: bool = False) -> 
     ``StoreSchemaError``, ``StoreCorrupt``, ``StoreReadOnly``, or psycopg's errors.
     """
     lock = (f"holdfast {schema}",)
-    version, began, has_warned = 0, time.monotonic(), False
+    version, started_at, has_warned = 0, time.monotonic(), False
     try:
         while (version := validate_schema_version(connection, schema)) < latest_version(MIGRATIONS):
             if version and not is_pooled and _is_large(connection, schema):
@@ -89,7 +89,7 @@ def migrate(connection: Connection, schema: str, *, is_pooled: bool = False) -> 
                         if version < latest_version(MIGRATIONS):
                             _migrate_in_transaction(connection, schema, version)
                         return
-            if not has_warned and time.monotonic() - began >= _LOG_WAIT_AFTER_S:
+            if not has_warned and time.monotonic() - started_at >= _LOG_WAIT_AFTER_S:
                 log.warning("waiting for another process that brings the schema %s up to date", schema)
                 has_warned = True
             time.sleep(_LOCK_RETRY_DELAY_S)
@@ -127,11 +127,11 @@ def read_compatible_from(connection: Connection, schema: str) -> int:
 
 def check_compatible(schema: str, compatible_from: int) -> None:
     """Raise ``SchemaTooNew`` if a schema needs a Holdfast that knows a higher version."""
-    known = latest_version(MIGRATIONS)
-    if compatible_from > known:
+    known_version = latest_version(MIGRATIONS)
+    if compatible_from > known_version:
         raise SchemaTooNew(
             f"the schema {schema} can be used by a Holdfast that knows version {compatible_from} or higher of it, and "
-            f"this one knows versions up to {known}: a newer Holdfast has migrated it. Upgrade this one "
+            f"this one knows versions up to {known_version}: a newer Holdfast has migrated it. Upgrade this one "
             f"(pip install -U holdfast-agents) and start the process again, or choose another namespace."
         )
 

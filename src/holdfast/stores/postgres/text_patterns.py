@@ -28,10 +28,10 @@ def _make_pattern(folded: str) -> str:
     at = 0
     while at < len(folded):
         for length in range(longest, 1, -1):
-            whole = folded[at : at + length]
-            if len(whole) == length and whole in several:  # such as ss, which can also be written ß
-                spelled = "".join(_make_alternatives(single.get(character, character)) for character in whole)
-                parts.append(f"(?:{spelled}|{_make_alternatives(several[whole])})")
+            chunk = folded[at : at + length]
+            if len(chunk) == length and chunk in several:  # such as ss, which can also be written ß
+                spelled = "".join(_make_alternatives(single.get(character, character)) for character in chunk)
+                parts.append(f"(?:{spelled}|{_make_alternatives(several[chunk])})")
                 at += length
                 break
         else:

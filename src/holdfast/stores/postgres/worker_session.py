@@ -319,10 +319,10 @@ class WorkerSession:
 
     def _unreachable_error(self) -> StoreError:
         """The error for work that arrives while it is too early to connect again."""
-        why = self._last_error
-        if isinstance(why, StoreError):
-            return type(why)(*why.args)
-        return StoreUnavailable(f"{self._reconnecting.display_url} cannot be reached at the moment: {why}")
+        error = self._last_error
+        if isinstance(error, StoreError):
+            return type(error)(*error.args)
+        return StoreUnavailable(f"{self._reconnecting.display_url} cannot be reached at the moment: {error}")
 
     def _send_notifications(self) -> None:
         connection = self._reconnecting.connection
@@ -330,7 +330,7 @@ class WorkerSession:
             return
         channels = [*self._pending_channels]
         self._pending_channels.difference_update(channels)  # before sending: a later request is sent again
-        began = time.monotonic()
+        sent_at = time.monotonic()
         try:
             connection.execute(_NOTIFY, (TextArray(channels),))
         except psycopg.Error:
@@ -338,7 +338,7 @@ class WorkerSession:
             raise
         now = time.monotonic()
         self._next_notify_at = now + min(
-            MAX_NOTIFY_INTERVAL_S, max(MIN_NOTIFY_INTERVAL_S, _NOTIFY_INTERVAL_FACTOR * (now - began))
+            MAX_NOTIFY_INTERVAL_S, max(MIN_NOTIFY_INTERVAL_S, _NOTIFY_INTERVAL_FACTOR * (now - sent_at))
         )
 
     def _get_notify_delay_s(self) -> float:

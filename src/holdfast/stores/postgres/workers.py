@@ -155,8 +155,8 @@ class WorkerStatements:
         )
         self.presumed_dead, presumed_dead_neighbors = (
             f"SELECT json_agg(json_build_array(id, name, host, pid, heartbeat_at, lease_expires_at, lost)) FROM "
-            f"(SELECT w.*, {_IS_LOCK_FREE} AS lost FROM ({some}) w) w WHERE lost OR lease_expires_at < {_LEASE_TIME}"
-            for some in (f"{serving} AND id <> %(me)s", self.neighbors)
+            f"(SELECT w.*, {_IS_LOCK_FREE} AS lost FROM ({chosen}) w) w WHERE lost OR lease_expires_at < {_LEASE_TIME}"
+            for chosen in (f"{serving} AND id <> %(me)s", self.neighbors)
         )
         self.poll = (
             f"SELECT ({presumed_dead_neighbors}), ({statements.HAS_DUE}), "

@@ -45,7 +45,7 @@ TIMEOUT_S = 20.0
 TRIGGERS = {
     "records": "BEFORE INSERT ON holdfast.records FOR EACH ROW",
     "ends": "BEFORE UPDATE ON holdfast.runs FOR EACH ROW WHEN (NEW.state = 'completed')",
-    "parks": "BEFORE UPDATE ON holdfast.runs FOR EACH ROW WHEN (NEW.state = 'wait_until_blocked')",
+    "parks": "BEFORE UPDATE ON holdfast.runs FOR EACH ROW WHEN (NEW.state = 'waiting')",
     "takeovers": "AFTER UPDATE ON holdfast.runs FOR EACH ROW WHEN (NEW.state = 'pending' AND OLD.state = 'running')",
 }
 """The changes during which a gate stops a transaction."""

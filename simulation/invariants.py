@@ -39,7 +39,7 @@ from holdfast.stores.operations import (
     StartResult,
     StartRun,
 )
-from holdfast.stores.rules import get_isolation_leases
+from holdfast.stores.worker_deaths import get_isolation_leases
 from holdfast.stores.workers import ReapResult
 from simulation.approval_checks import ApprovalChecker
 from simulation.compensation_checks import CompensationChecker

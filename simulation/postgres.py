@@ -8,7 +8,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -17,7 +16,6 @@ import psycopg
 
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
-from holdfast.stores.postgres.connections import connect
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.migrations import migrate
 from holdfast.stores.postgres.notifier import Notifier
@@ -32,7 +30,7 @@ SERVER_VARIABLE = "HOLDFAST_TEST_POSTGRES"
 """Names a server to be used instead of the one from the wheel, as for the tests."""
 
 
-class InlineConnectionWorker(ConnectionWorker[PgDatabase]):
+class InlineConnectionWorker(ConnectionWorker):
     """A connection that is used here and now."""
 
     def run_on_loop(self, work: Any) -> None:
@@ -135,8 +133,7 @@ class PgStoreFactory(StoreFactory):
         store = PgStore(self._url)
         self.schema = store.schema
         self._writer, self._reader = (
-            InlineConnectionWorker(partial(connect, store._libpq_url), store._make_database, store.url, name)
-            for name in ("writer", "reader")
+            InlineConnectionWorker(store._connect, store.url, name) for name in ("writer", "reader")
         )
         self._writer.run_blocking(lambda db: migrate(db.connection, self.schema))
         tables = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'meta'"

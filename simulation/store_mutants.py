@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.admission.queue_limits import QueueAdmission
-from holdfast.stores import rules
+from holdfast.stores import rules, worker_deaths
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory.workers import MemoryClaims, MemoryWorkers
 from holdfast.stores.operations import AppendRecord, FinishRun, OpStatus, Run, SaveAttempt, SendSignal
@@ -98,16 +98,16 @@ def deliveries_never_reset() -> Iterator[None]:
 @register_mutant("a death counts against every run that the worker held")
 def shared_deaths_counted() -> Iterator[None]:
     """One bad run, and its neighbors end dead."""
-    real = rules.get_worker_death_effect
+    real = worker_deaths.get_worker_death_effect
     alone = lambda deliveries, most, suspicion, held: real(deliveries, most, suspicion, 1)  # noqa: E731
-    with patch.object(rules, "get_worker_death_effect", alone):
+    with patch.object(worker_deaths, "get_worker_death_effect", alone):
         yield
 
 
 @register_mutant("no death makes a run suspicious enough to be isolated")
 def suspects_not_isolated() -> Iterator[None]:
     """A bad run keeps taking its neighbors down, and is never found."""
-    with patch.object(rules, "raise_suspicion", lambda suspicion, held: 1):
+    with patch.object(worker_deaths, "raise_suspicion", lambda suspicion, held: 1):
         yield
 
 

@@ -18,7 +18,7 @@ from holdfast.errors import (
     ValueTooLarge,
 )
 from holdfast.reports.observations import describe_child_failure, describe_tool_failure
-from holdfast.stores.rules import encode_child_failure
+from holdfast.stores.run_errors import encode_child_failure
 
 
 class Sad(Exception):

@@ -12,7 +12,7 @@ from cli_project import Project
 from holdfast.core.states import RunState
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import FinishRun, NewRun, StartResult, StartRun
-from holdfast.stores.rules import encode_corrupt_error
+from holdfast.stores.run_errors import encode_corrupt_error
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.workers import NewWorker
 

@@ -1,4 +1,4 @@
-"""A step's arguments in a few words."""
+"""Previews of a step's arguments."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_values_are_shown_briefly(value: object, text: str):
     assert preview_arguments(("v",), (value,), {}) == f"v={text}"
 
 
-def test_an_objects_own_words_are_cut_and_put_on_one_line():
+def test_an_objects_own_repr_is_cut_and_put_on_one_line():
     text = preview_arguments(("v",), (Lines(),), {})
     assert "\n" not in text
     assert len(text) < 100

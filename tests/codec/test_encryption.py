@@ -1,4 +1,4 @@
-"""Encryption: the interface, keys and their exchange, and values in envelopes."""
+"""Encryption: the interface, keys and their rotation, and encrypted values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_first_key_writes_and_all_of_them_read():
         before.decrypt(between.encrypt(b"2"))
 
 
-def test_a_key_that_is_missing_is_named_with_the_place_where_keys_come_from():
+def test_an_error_names_the_missing_key_and_the_source_of_keys():
     with pytest.raises(UndecryptableValue) as caught:
         AesEncryption(NEW).decrypt(AesEncryption(OLD).encrypt(b"1"))
     [needed] = AesEncryption(OLD).key_ids
@@ -114,7 +114,7 @@ def test_without_a_key_there_is_no_encryption(monkeypatch: pytest.MonkeyPatch):
     assert AesEncryption.from_environment() is None
 
 
-def test_the_environment_has_keys_the_one_that_writes_first(monkeypatch: pytest.MonkeyPatch):
+def test_the_environment_has_keys_with_the_writing_key_first(monkeypatch: pytest.MonkeyPatch):
     keys = [AesEncryption.new_key(), AesEncryption.new_key()]
     monkeypatch.setenv(KEYS_VARIABLE, f" {keys[0]} , {keys[1]} ")
     found = AesEncryption.from_environment()
@@ -137,7 +137,7 @@ def test_keys_are_neither_shown_nor_copied():
             way(aes)
 
 
-def test_threads_may_use_one_at_the_same_time():
+def test_threads_may_share_an_encryption():
     aes = AesEncryption(NEW, OLD)
     values = [os.urandom(size) for size in range(1, 2000, 7)]
     with ThreadPoolExecutor(8) as pool:
@@ -157,7 +157,7 @@ def test_cryptography_is_not_imported_without_keys():
     assert told.stdout == "[]\n"
 
 
-def test_without_the_package_it_is_said_how_to_get_it():
+def test_without_the_package_the_error_says_how_to_install_it():
     code = (
         "import sys\n"
         "sys.modules['cryptography.hazmat.primitives.ciphers.aead'] = None\n"
@@ -208,19 +208,19 @@ def test_what_is_empty_or_was_never_sealed_stays_as_it_is():
         assert sealer.decrypt_text(text) == text
 
 
-def test_large_values_are_compressed_before_they_are_sealed():
+def test_large_values_are_compressed_before_encryption():
     sealer = ValueEncryptor(AesEncryption(NEW))
     assert len(sealer.encrypt(json.dumps(["again"] * 10_000).encode())) < 2000
     noise = os.urandom(5000)
     assert len(sealer.encrypt(noise)) == len(noise) + 38
 
 
-def test_no_value_that_is_recorded_looks_like_a_sealed_one():
+def test_no_recorded_value_looks_encrypted():
     for value in (1, "§HF1", "\xa7HF1", b"\xa7HF1", {"\xa7HF1": 1}):
         assert not is_encrypted_value(codec_for(type(value)).encode(value, "it"))
 
 
-def test_a_sealed_value_that_nobody_opened_is_refused_in_words_by_every_reader():
+def test_every_reader_refuses_an_encrypted_value_with_an_explanation():
     sealed = ValueEncryptor(AesEncryption(OLD)).encrypt(b'"secret"')
     [key_id] = AesEncryption(OLD).key_ids
     readers = (
@@ -241,13 +241,13 @@ def test_a_sealed_value_that_nobody_opened_is_refused_in_words_by_every_reader()
         check_decrypted(ValueEncryptor(Backwards()).encrypt(b"1"), "it")
 
 
-def test_a_form_that_only_a_newer_version_knows_is_said_to_be_that():
+def test_a_form_of_a_newer_version_is_reported_as_such():
     aes = AesEncryption(NEW)
     with pytest.raises(UndecryptableValue, match="Upgrade Holdfast"):
         ValueEncryptor(aes).decrypt(ENCRYPTED_PREFIX + aes.encrypt(b"\x07later"))
 
 
-def test_sealed_texts_are_shown_as_such():
+def test_encrypted_texts_are_described_on_display():
     [key_id] = AesEncryption(NEW).key_ids
     sealed = ValueEncryptor(AesEncryption(NEW)).encrypt_text("secret")
     assert mask_encrypted_text(f"waits: {sealed}, and more") == f"waits: (sealed with key {key_id}), and more"

@@ -1,4 +1,4 @@
-"""What workers announce of the inputs of their workflows."""
+"""The JSON schemas that workers announce for the inputs of their workflows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def schema_of(function: Any) -> dict[str, Any]:
     return json.loads(InputsCodec("flow", inspect.signature(function), get_type_hints(function)).schema)
 
 
-def test_names_types_and_what_must_be_there():
+def test_a_schema_has_names_types_and_required_inputs():
     async def flow(customer: str, cents: int, note: str = "", kind: Literal["a", "b"] = "a") -> None: ...
 
     assert schema_of(flow) == {
@@ -76,7 +76,7 @@ def test_models_that_refer_to_themselves_are_defined_once_for_each_input():
     assert schema["$defs"]["second.Line"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/second.Line"}
 
 
-def test_no_default_is_told():
+def test_a_schema_contains_no_defaults():
     async def flow(where: Address, password: str = "hunter22") -> None: ...
 
     text = json.dumps(schema_of(flow))
@@ -114,7 +114,7 @@ def test_stars():
     assert schema["required"] == ["first"]
 
 
-def test_a_schema_that_is_too_large_says_no_more_than_the_names():
+def test_a_schema_that_is_too_large_has_only_the_names():
     choices = Literal[tuple(f"a choice with a long name {number}" for number in range(2000))]  # pyright: ignore
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter("choice", kind), inspect.Parameter("other", kind, default=0)]

@@ -63,7 +63,7 @@ def bound(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     return inspect.signature(fn).bind(*args, **kwargs).arguments
 
 
-def test_inputs_are_one_json_object_of_what_was_given():
+def test_inputs_are_one_json_object_of_the_given_arguments():
     assert inputs_of(etl).encode(("acme",), {}) == b'{"customer":"acme"}'
     assert inputs_of(etl).encode((), {"rows": 3, "customer": "acme"}) == b'{"customer":"acme","rows":3}'
 
@@ -177,7 +177,7 @@ def test_a_client_without_the_code_gives_the_workflow_the_same_arguments(fn: Any
 
 
 @pytest.mark.parametrize(("fn", "args", "kwargs"), CALLS)
-def test_equal_inputs_have_equal_digests_whoever_encoded_them(fn: Any, args: Any, kwargs: Any):
+def test_equal_inputs_have_equal_digests_however_they_were_encoded(fn: Any, args: Any, kwargs: Any):
     codec = inputs_of(fn)
     by_name = encode_inputs_by_name(fn.__name__, codec.parameters, args, kwargs)
     assert compute_digest(by_name) == compute_digest(codec.encode(args, kwargs))
@@ -217,7 +217,7 @@ def test_other_inputs_have_another_digest():
         ((SecretStr("hunter2"),), {}, ["never recorded"]),
     ],
 )
-def test_a_client_is_told_what_does_not_fit(args: Any, kwargs: Any, words: list[str]):
+def test_a_client_gets_an_error_that_names_the_wrong_argument(args: Any, kwargs: Any, words: list[str]):
     with pytest.raises(InputError) as error:
         encode_inputs_by_name("w", ["a", "b"], args, kwargs)
     assert all(word in str(error.value) for word in words), str(error.value)
@@ -238,7 +238,7 @@ def test_an_id_template_is_filled_from_the_inputs():
     assert render_run_id("{{literal}}", data, "etl") == "{literal}"
 
 
-def test_an_id_is_the_same_whoever_encoded_the_inputs():
+def test_an_id_is_the_same_however_the_inputs_were_encoded():
     def daily(day: date, size: Size, ratio: float): ...
 
     codec = inputs_of(daily)

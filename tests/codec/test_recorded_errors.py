@@ -105,13 +105,13 @@ def test_what_could_not_be_recorded_of_an_exception_is_noted_on_it():
     assert rebuilt(again).__notes__ == again.__notes__
 
 
-def test_notes_are_kept():
+def test_notes_are_recorded():
     exc = ValueError("x")
     exc.add_note("look here")
     assert rebuilt(exc).__notes__ == ["look here"]
 
 
-def test_arguments_that_do_not_survive_give_way_to_the_message():
+def test_the_message_replaces_arguments_that_do_not_survive():
     again = rebuilt(ValueError(object))
     assert type(again) is ValueError
     assert again.args == ("<class 'object'>",)
@@ -190,7 +190,7 @@ def test_a_class_that_has_moved_is_found_in_the_workflows_module():
     assert read_error_info(data).message == "x"
 
 
-def test_reading_an_error_imports_nothing_and_asks_no_module_for_more():
+def test_reading_an_error_imports_nothing_and_calls_no_module_getattr():
     lazy = types.ModuleType("lazy_module")
     asked: list[str] = []
     lazy.__getattr__ = asked.append  # type: ignore[method-assign]
@@ -228,7 +228,7 @@ def test_people_can_read_the_end_of_the_traceback():
     assert "Traceback" in read_error_info(encode_error(raised(ValueError("short")))).traceback
 
 
-def test_the_cause_is_kept_in_words():
+def test_the_cause_is_recorded_as_text():
     try:
         try:
             raise KeyError("a")
@@ -245,7 +245,7 @@ def test_text_that_is_not_unicode_does_not_stop_the_record():
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"x"])
-def test_bytes_that_are_no_error_are_unreadable(data: bytes):
+def test_bytes_that_are_not_an_error_are_unreadable(data: bytes):
     with pytest.raises(UnreadableRecord):
         read_error_info(data)
 
@@ -280,7 +280,7 @@ def test_large_attributes_are_left_out_by_name():
     assert "without body, rows: they could not be recorded" in again.__notes__[0]
 
 
-def test_what_a_run_goes_on_with_is_kept_in_errors_of_our_own():
+def test_large_attributes_of_holdfasts_own_errors_are_recorded():
     required = ApprovalRequired("ask first", tool="write", arguments="x" * 1_000_000)
     again = rebuilt(required)
     assert isinstance(again, ApprovalRequired)

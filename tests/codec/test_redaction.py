@@ -1,4 +1,4 @@
-"""Credentials are taken out of texts, and nothing else is."""
+"""Credentials are removed from texts, and nothing else is."""
 
 from __future__ import annotations
 

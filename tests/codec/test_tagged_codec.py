@@ -84,7 +84,7 @@ def test_every_value_of_the_closed_set_comes_back_as_it_was(value: object):
 
 @given(values)
 @settings(max_examples=200, deadline=None)
-def test_the_stored_form_is_strict_json_behind_at_most_one_byte(value: object):
+def test_the_stored_form_is_strict_json_after_at_most_one_byte(value: object):
     data = ANY.encode(value, WHAT)
 
     def no_constants(name: str) -> None:
@@ -184,7 +184,7 @@ class Point(NamedTuple):
         ("\ud800", ["surrogate", "encode"]),
     ],
 )
-def test_anything_else_is_refused_with_the_place_and_the_way_out(value: object, names: list[str]):
+def test_anything_else_is_refused_with_its_position_and_a_hint(value: object, names: list[str]):
     with pytest.raises(UnrecordableValue) as refusal:
         ANY.round_trip({"rows": [1, value]}, WHAT)
     message = str(refusal.value)
@@ -229,7 +229,7 @@ def test_a_huge_value_does_not_end_up_in_the_error():
     assert len(str(refusal.value)) < 600
 
 
-def test_a_loose_annotation_is_still_held_to():
+def test_a_loose_annotation_is_still_enforced():
     with pytest.raises(UnrecordableValue, match=r"declared as `dict`, but it is a `list`"):
         codec_for(dict).round_trip([1], WHAT)
     with pytest.raises(UnrecordableValue, match=r"dict\[str, Any\]"):
@@ -254,7 +254,7 @@ def test_bytes_that_nothing_wrote_are_unreadable(data: bytes):
         ANY.decode(data, WHAT)
 
 
-def test_a_tag_of_a_newer_version_is_shown_to_people_as_it_stands():
+def test_a_tag_of_a_newer_version_is_shown_as_it_is():
     assert decode_plain(b'\x01{"$new": 1}') == {"$new": 1}
 
 

@@ -225,7 +225,7 @@ def test_an_int_where_a_float_is_declared_is_recorded_as_the_float():
     assert codec_for(Point).encode(seen, WHAT) == data
 
 
-def test_an_int_stands_for_a_float_in_the_tagged_form_too():
+def test_an_int_is_read_as_the_declared_float_in_the_tagged_form_too():
     @dataclass
     class Sample:
         raw: bytes
@@ -419,7 +419,7 @@ def test_a_step_that_never_returns_needs_no_type():
     "loose",
     [Any, object, inspect.Parameter.empty, inspect.Signature.empty, list, dict[str, Any], Any | None, TypeVar("T")],
 )
-def test_a_loose_annotation_records_by_what_the_value_is(loose: Any):
+def test_a_loose_annotation_records_values_by_their_own_types(loose: Any):
     value: Any = {"pair": (1, 2)} if loose is not list else [(1, 2)]
     assert codec_for(loose).round_trip(value, WHAT)[1] == value
 

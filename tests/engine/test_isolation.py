@@ -11,7 +11,7 @@ from engine_world import World, get_state, read_run, wait_for_state
 
 from holdfast import RunDead, RunFailed, Runtime, step, workflow
 from holdfast.engine.isolation import Isolation
-from holdfast.stores.rules import ISOLATED_WAIT_LEASES, MIN_SOLO_SUSPICION, get_isolation_leases
+from holdfast.stores.worker_deaths import ISOLATED_WAIT_LEASES, MIN_SOLO_SUSPICION, get_isolation_leases
 from waits import wait_until
 
 pytestmark = pytest.mark.asyncio

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import psycopg
 from app_processes import TIMEOUT_S, World
 from ledger import ATTEMPTS, RECORDS, RUNS, SIGNALS, AttemptRow, Journal, RecordRow
-from postgres_pooler import exactly, receive
+from postgres_pooler import receive, receive_exactly
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast import Client
@@ -210,8 +210,8 @@ class Proxy:
         """Pass on what the client sends, message by message."""
         texts: dict[bytes, str] = {}
         waiting: CutPoint | None = None
-        (size,) = struct.unpack("!i", exactly(client, 4))
-        server.sendall(struct.pack("!i", size) + exactly(client, size - 4))
+        (size,) = struct.unpack("!i", receive_exactly(client, 4))
+        server.sendall(struct.pack("!i", size) + receive_exactly(client, size - 4))
         while True:
             kind, body = receive(client)
             text = ""

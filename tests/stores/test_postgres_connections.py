@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: what URLs mean, how values travel, what errors say, and lines that break."""
+"""Connections to PostgreSQL: URLs, how values travel, errors, and workers whose connection breaks."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ class TestValues:
         assert unescape_text(escape_text(one)) == one
 
     @given(st.text("\x00\x01\x02a", max_size=6), st.text("\x00\x01\x02a", max_size=6))
-    def test_escaped_texts_are_told_apart(self, one: str, other: str) -> None:
+    def test_different_texts_stay_different_when_escaped(self, one: str, other: str) -> None:
         assert (escape_text(one) < escape_text(other)) == (one < other)
         assert unescape_text(escape_text(one)) == one
 
     @pytest.mark.parametrize("value", [HALF, TextArray(["fine", HALF])], ids=["alone", "in a column"])
-    def test_half_a_character_is_refused_in_words(self, connection: Connection, value: Any) -> None:
+    def test_half_a_character_is_refused_with_an_explanation(self, connection: Connection, value: Any) -> None:
         with pytest.raises(UsageError, match=r"half \\ud83d of one.*half of a character.*position 5"):
             connection.execute("SELECT %s", (value,))
         assert one(connection, "SELECT 1") == 1
@@ -197,7 +197,7 @@ class TestUrls:
         assert "hush" not in str(raised.value)
         assert "hu%zzsh" not in str(raised.value)
 
-    def test_without_the_driver_it_is_said_what_to_install(self) -> None:
+    def test_without_the_driver_the_error_says_what_to_install(self) -> None:
         program = "import sys; sys.modules['psycopg'] = None\nimport holdfast.stores.postgres"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert 'pip install "holdfast-agents[postgres]"' in done.stderr.splitlines()[-1]
@@ -222,7 +222,7 @@ class TestSettings:
             assert (ours.is_pooled, ours.settings_sql) == (False, "")
             assert ours.autocommit
 
-    def test_the_url_has_the_last_word_on_the_connection(self, url: str) -> None:
+    def test_the_url_overrides_the_defaults_of_a_connection(self, url: str) -> None:
         with connect(add(url, "application_name=mine&connect_timeout=3")) as ours:
             assert one(ours, "SHOW application_name") == "mine"
             assert ours.info.get_parameters()["connect_timeout"] == "3"
@@ -240,7 +240,7 @@ class TestSettings:
                 assert one(ours, "SHOW synchronous_commit") == used
                 assert one(careless, "SHOW synchronous_commit") == "off"
 
-    def test_defaults_that_would_change_the_meaning_are_overruled(self) -> None:
+    def test_defaults_that_would_break_guarantees_are_overridden(self) -> None:
         with database(empty=True) as url:
             with connect(url) as first:
                 name = one(first, "SELECT current_database()")
@@ -281,13 +281,13 @@ class TestFaults:
             connection.execute(statement)
         return translate_error(raised.value, "THE-DB")
 
-    def test_what_is_not_there(self, connection: Connection) -> None:
+    def test_a_missing_database_or_table(self, connection: Connection) -> None:
         for statement in ("SELECT * FROM nothing", "SELECT nothing FROM pg_class", "CREATE TABLE nowhere.t ()"):
             error = self.meant(connection, statement)
             assert isinstance(error, StoreSchemaError)
             assert "THE-DB" in str(error)
 
-    def test_what_is_not_permitted(self, connection: Connection) -> None:
+    def test_missing_permissions(self, connection: Connection) -> None:
         connection.execute("CREATE SCHEMA closed; CREATE TABLE closed.t (); CREATE ROLE holdfast_nobody")
         try:
             connection.execute("SET ROLE holdfast_nobody")
@@ -298,14 +298,14 @@ class TestFaults:
         finally:
             connection.execute("RESET ROLE; DROP SCHEMA closed CASCADE; DROP ROLE holdfast_nobody")
 
-    def test_what_cannot_be_written(self, connection: Connection) -> None:
+    def test_a_read_only_database(self, connection: Connection) -> None:
         connection.execute("BEGIN READ ONLY")
         error = self.meant(connection, "CREATE TABLE t ()")
         connection.execute("ROLLBACK")
         assert isinstance(error, StoreReadOnly)
         assert "standby" in str(error)
 
-    def test_what_others_have_locked(self, url: str, connection: Connection) -> None:
+    def test_rows_that_others_have_locked(self, url: str, connection: Connection) -> None:
         connection.execute("CREATE TABLE locked (n int)")
         connection.execute("BEGIN")
         connection.execute("LOCK locked")
@@ -313,7 +313,7 @@ class TestFaults:
             assert isinstance(self.meant(ours, "SELECT * FROM locked"), StoreLocked)
         connection.execute("ROLLBACK")
 
-    def test_who_sits_in_a_transaction_is_thrown_out(self, url: str) -> None:
+    def test_an_idle_transaction_is_ended(self, url: str) -> None:
         with connect(url, idle_timeout_s=0.05) as ours:
             ours.execute("BEGIN")
             assert select.select([ours.fileno()], [], [], 10)[0]
@@ -323,7 +323,7 @@ class TestFaults:
             assert is_outcome_unknown(raised.value)
             assert isinstance(translate_error(raised.value, "d"), StoreUnavailable)
 
-    def test_who_is_not_let_in(self, url: str) -> None:
+    def test_failed_authentication(self, url: str) -> None:
         parts = psycopg.conninfo.conninfo_to_dict(url)
         with pytest.raises(StoreError, match="createdb") as raised:
             connect(url.replace(str(parts["dbname"]), "no_such_database"))
@@ -331,7 +331,7 @@ class TestFaults:
         with pytest.raises(StoreError, match="is not there"):
             connect(add(url, "user=no_such_user"))
 
-    def test_when_there_are_too_many(self, url: str, connection: Connection) -> None:
+    def test_too_many_connections(self, url: str, connection: Connection) -> None:
         connection.execute("CREATE ROLE holdfast_crowd LOGIN CONNECTION LIMIT 0")
         try:
             with pytest.raises(StoreUnavailable, match="takes no more connections"):
@@ -354,13 +354,13 @@ class TestFaults:
             (psycopg.errors.OutOfMemory("x"), StoreUnavailable, "at the moment"),
         ],
     )
-    def test_what_is_rare(self, error: psycopg.Error, kind: type[StoreError], says: str) -> None:
+    def test_rare_errors(self, error: psycopg.Error, kind: type[StoreError], says: str) -> None:
         meant = translate_error(error, "THE-DB")
         assert type(meant) is kind
         assert says in str(meant)
         assert "THE-DB" in str(meant)
 
-    def test_what_is_worth_another_try(self) -> None:
+    def test_which_errors_are_worth_a_retry(self) -> None:
         lost = [psycopg.errors.AdminShutdown, psycopg.errors.CrashShutdown, psycopg.errors.ConnectionFailure]
         assert all(is_connection_lost(kind("x")) and is_outcome_unknown(kind("x")) for kind in lost)
         assert is_connection_lost(psycopg.OperationalError("server closed the connection unexpectedly"))
@@ -376,24 +376,24 @@ class TestFaults:
         assert isinstance(translate_error(ValueError("x"), "d"), ValueError)
 
 
-class Opened:
-    """A line, and how often it connected."""
+class OpenedWorker:
+    """A worker, and how often it connected."""
 
     def __init__(self, url: str, **settings: Any) -> None:
-        self.times = 0
+        self.connect_count = 0
         self._connect = partial(connect, url, **settings)
-        self.line = ConnectionWorker(self.count, Database, redact_url(url), "test")
+        self.worker = ConnectionWorker(self.connect, redact_url(url), "test")
 
-    def count(self) -> Connection:
-        self.times += 1
-        return self._connect()
+    def connect(self) -> Database:
+        self.connect_count += 1
+        return Database(self._connect())
 
 
 @pytest.fixture
-def opened(url: str) -> Iterator[Opened]:
-    opened = Opened(url)
+def opened(url: str) -> Iterator[OpenedWorker]:
+    opened = OpenedWorker(url)
     yield opened
-    opened.line.close()
+    opened.worker.close()
 
 
 def kill(connection: Connection, pid: int) -> None:
@@ -401,32 +401,34 @@ def kill(connection: Connection, pid: int) -> None:
 
 
 @pytest.mark.asyncio
-class TestLines:
-    async def test_work_is_done_in_a_thread_that_is_made_when_needed(self, opened: Opened) -> None:
-        assert opened.times == 0
-        name, answer = await opened.line.run_in_thread(lambda d: (threading.current_thread().name, d.one("SELECT 42")))
-        assert (name, answer, opened.times) == ("holdfast-test", 42, 1)
-        assert opened.line.run_blocking(lambda d: d.one("SELECT 43")) == 43
+class TestConnectionWorkers:
+    async def test_work_is_done_in_a_thread_that_is_made_when_needed(self, opened: OpenedWorker) -> None:
+        assert opened.connect_count == 0
+        name, answer = await opened.worker.run_in_thread(
+            lambda d: (threading.current_thread().name, d.one("SELECT 42"))
+        )
+        assert (name, answer, opened.connect_count) == ("holdfast-test", 42, 1)
+        assert opened.worker.run_blocking(lambda d: d.one("SELECT 43")) == 43
 
-    async def test_the_loop_goes_on_meanwhile(self, opened: Opened) -> None:
+    async def test_the_loop_continues_meanwhile(self, opened: OpenedWorker) -> None:
         release = threading.Event()
-        work = asyncio.create_task(opened.line.run_in_thread(lambda _: release.wait(10)))
+        work = asyncio.create_task(opened.worker.run_in_thread(lambda _: release.wait(10)))
         await asyncio.sleep(0)
         assert not work.done()
         release.set()
         assert await work
 
-    async def test_what_fails_leaves_no_transaction(self, opened: Opened) -> None:
+    async def test_what_fails_leaves_no_transaction(self, opened: OpenedWorker) -> None:
         def fail(d: Database) -> None:
             d.ask("BEGIN")
             d.ask("SELECT 1/0")
 
         with pytest.raises(psycopg.errors.DivisionByZero):
-            await opened.line.run_in_thread(fail)
-        assert await opened.line.run_in_thread(lambda d: d.connection.info.transaction_status.name) == "IDLE"
-        assert opened.times == 1
+            await opened.worker.run_in_thread(fail)
+        assert await opened.worker.run_in_thread(lambda d: d.connection.info.transaction_status.name) == "IDLE"
+        assert opened.connect_count == 1
 
-    async def test_a_connection_left_in_a_pipeline_is_not_used_again(self, opened: Opened) -> None:
+    async def test_a_connection_left_in_a_pipeline_is_not_used_again(self, opened: OpenedWorker) -> None:
         left: list[Any] = []
 
         def fail(d: Database) -> None:
@@ -435,31 +437,33 @@ class TestLines:
             raise ValueError
 
         with pytest.raises(ValueError):
-            await opened.line.run_in_thread(fail)
-        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 1")) == 1
-        assert opened.times == 2
+            await opened.worker.run_in_thread(fail)
+        assert await opened.worker.run_in_thread(lambda d: d.one("SELECT 1")) == 1
+        assert opened.connect_count == 2
         with contextlib.suppress(psycopg.Error):
             left[0].__exit__(None, None, None)
 
-    async def test_a_connection_that_broke_while_idle_is_replaced_without_a_word(
-        self, opened: Opened, connection: Connection
+    async def test_a_connection_that_broke_while_idle_is_replaced_silently(
+        self, opened: OpenedWorker, connection: Connection
     ) -> None:
-        kill(connection, await opened.line.run_in_thread(lambda d: d.one("SELECT pg_backend_pid()")))
-        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 1")) == 1
-        assert opened.times == 2
+        kill(connection, await opened.worker.run_in_thread(lambda d: d.one("SELECT pg_backend_pid()")))
+        assert await opened.worker.run_in_thread(lambda d: d.one("SELECT 1")) == 1
+        assert opened.connect_count == 2
 
-    async def test_one_that_breaks_at_work_is_told_and_replaced(self, opened: Opened, connection: Connection) -> None:
+    async def test_a_connection_that_breaks_at_work_is_reported_and_replaced(
+        self, opened: OpenedWorker, connection: Connection
+    ) -> None:
         def die(d: Database) -> None:
             kill(connection, d.one("SELECT pg_backend_pid()"))
             d.ask("SELECT 1")
 
         with pytest.raises(StoreUnavailable, match="nobody knows whether it was done"):
-            await opened.line.run_in_thread(die)
-        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 1")) == 1
+            await opened.worker.run_in_thread(die)
+        assert await opened.worker.run_in_thread(lambda d: d.one("SELECT 1")) == 1
 
-    async def test_deadlocks_are_done_again(self, url: str, opened: Opened, connection: Connection) -> None:
+    async def test_deadlocks_are_retried(self, url: str, opened: OpenedWorker, connection: Connection) -> None:
         connection.execute("CREATE TABLE dead (n int PRIMARY KEY, times int); INSERT INTO dead VALUES (1, 0), (2, 0)")
-        other = Opened(url)
+        other = OpenedWorker(url)
         both = threading.Barrier(2)
         begun: list[int] = []
 
@@ -474,14 +478,14 @@ class TestLines:
             d.ask("COMMIT")
 
         await asyncio.gather(
-            opened.line.run_in_thread(partial(work, 1, 2)), other.line.run_in_thread(partial(work, 2, 1))
+            opened.worker.run_in_thread(partial(work, 1, 2)), other.worker.run_in_thread(partial(work, 2, 1))
         )
         assert len(begun) == 3
         assert connection.execute("SELECT times FROM dead").fetchall() == [(2,), (2,)]
-        other.line.close()
+        other.worker.close()
 
-    async def test_collisions_are_done_again_so_many_times(
-        self, opened: Opened, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    async def test_conflicts_are_retried_up_to_a_limit(
+        self, opened: OpenedWorker, connection: Connection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("holdfast.stores.postgres.connection_worker._CONFLICT_BACKOFF_S", 0)
         connection.execute("CREATE TABLE IF NOT EXISTS collided (n int)")
@@ -497,45 +501,45 @@ class TestLines:
             d.ask("COMMIT")
             return times
 
-        assert await opened.line.run_in_thread(partial(collide, 3)) == 3
+        assert await opened.worker.run_in_thread(partial(collide, 3)) == 3
         assert connection.execute("SELECT n FROM collided").fetchall() == [(3,)]
         times = 0
         with pytest.raises(StoreLocked, match="times in a row"):
-            await opened.line.run_in_thread(partial(collide, 1000))
+            await opened.worker.run_in_thread(partial(collide, 1000))
         assert times == MAX_ATTEMPTS
 
     async def test_a_server_out_of_reach_is_not_stormed(self, tmp_path: Path) -> None:
-        away = Opened(f"postgresql:///d?host={tmp_path}")
+        away = OpenedWorker(f"postgresql:///d?host={tmp_path}")
         began = asyncio.get_running_loop().time()
         for _ in range(4):
             with pytest.raises(StoreUnavailable, match="cannot be reached"):
-                await away.line.run_in_thread(lambda d: d.one("SELECT 1"))
-        assert away.times == 4
+                await away.worker.run_in_thread(lambda d: d.one("SELECT 1"))
+        assert away.connect_count == 4
         assert asyncio.get_running_loop().time() - began > 0.025 + 0.05 + 0.1
-        away.line.close()
+        away.worker.close()
 
     async def test_closing_ends_the_wait_for_a_server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("holdfast.stores.postgres.connection_worker._MAX_RECONNECT_DELAY_S", 100)
         monkeypatch.setattr("holdfast.stores.postgres.connection_worker._FIRST_RECONNECT_DELAY_S", 100)
-        away = Opened(f"postgresql:///d?host={tmp_path}")
+        away = OpenedWorker(f"postgresql:///d?host={tmp_path}")
         with pytest.raises(StoreUnavailable):
-            await away.line.run_in_thread(lambda d: d.one("SELECT 1"))
-        waiting = asyncio.create_task(away.line.run_in_thread(lambda d: d.one("SELECT 1")))
+            await away.worker.run_in_thread(lambda d: d.one("SELECT 1"))
+        waiting = asyncio.create_task(away.worker.run_in_thread(lambda d: d.one("SELECT 1")))
         await asyncio.sleep(0)
-        away.line.close()
+        away.worker.close()
         with pytest.raises(StoreUnavailable, match="has been closed"):
             await waiting
 
-    async def test_once_closed_it_says_so(self, opened: Opened) -> None:
-        await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
-        opened.line.close()
-        opened.line.close()
+    async def test_a_closed_worker_reports_that_it_is_closed(self, opened: OpenedWorker) -> None:
+        await opened.worker.run_in_thread(lambda d: d.one("SELECT 1"))
+        opened.worker.close()
+        opened.worker.close()
         with pytest.raises(StoreUnavailable, match="has been closed"):
-            await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
+            await opened.worker.run_in_thread(lambda d: d.one("SELECT 1"))
         with pytest.raises(StoreUnavailable, match="has been closed"):
-            opened.line.run_blocking(lambda d: d.one("SELECT 1"))
+            opened.worker.run_blocking(lambda d: d.one("SELECT 1"))
 
-    async def test_who_stops_waiting_stops_only_himself(self, opened: Opened) -> None:
+    async def test_cancelling_one_waiter_cancels_no_other(self, opened: OpenedWorker) -> None:
         release, began = threading.Event(), threading.Event()
         done: list[int] = []
 
@@ -544,34 +548,34 @@ class TestLines:
             release.wait(10)
             done.append(d.one("SELECT 1"))
 
-        first = asyncio.create_task(opened.line.run_in_thread(slow))
-        second = asyncio.create_task(opened.line.run_in_thread(lambda _: done.append(2)))
+        first = asyncio.create_task(opened.worker.run_in_thread(slow))
+        second = asyncio.create_task(opened.worker.run_in_thread(lambda _: done.append(2)))
         await asyncio.to_thread(began.wait, 10)
         first.cancel()
         second.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
         release.set()
-        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 3")) == 3
+        assert await opened.worker.run_in_thread(lambda d: d.one("SELECT 3")) == 3
         assert done == [1]  # the second had not begun
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-    async def test_a_forked_child_is_refused_and_does_no_harm(self, opened: Opened) -> None:
-        await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
+    async def test_a_forked_child_is_refused_and_does_no_harm(self, opened: OpenedWorker) -> None:
+        await opened.worker.run_in_thread(lambda d: d.one("SELECT 1"))
         child = os.fork()
         if not child:
             status = 1
             try:
-                opened.line.run_blocking(lambda d: d.one("SELECT 1"))
+                opened.worker.run_blocking(lambda d: d.one("SELECT 1"))
             except UsageError as error:
-                opened.line.close()
+                opened.worker.close()
                 status = 0 if "fork" in str(error) else 2
             finally:
                 os._exit(status)
         _, status = await asyncio.to_thread(os.waitpid, child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
-        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 1")) == 1
-        assert opened.times == 1
+        assert await opened.worker.run_in_thread(lambda d: d.one("SELECT 1")) == 1
+        assert opened.connect_count == 1
 
 
 @pytest.fixture(scope="module")
@@ -584,32 +588,32 @@ def server() -> Iterator[Server]:
 @pytest.mark.asyncio
 @pytest.mark.slow
 class TestServersThatChange:
-    async def test_a_line_outlives_a_restart(self, server: Server) -> None:
-        opened = Opened(server.url)
-        await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
+    async def test_a_worker_survives_a_restart_of_the_server(self, server: Server) -> None:
+        opened = OpenedWorker(server.url)
+        await opened.worker.run_in_thread(lambda d: d.one("SELECT 1"))
         await asyncio.to_thread(server.restart)
-        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 2")) == 2
-        opened.line.close()
+        assert await opened.worker.run_in_thread(lambda d: d.one("SELECT 2")) == 2
+        opened.worker.close()
 
-    async def test_a_standby_is_named_and_of_several_servers_the_other_one_is_taken(
+    async def test_a_standby_is_reported_and_of_several_servers_the_primary_is_used(
         self, server: Server, url: str
     ) -> None:
-        opened = Opened(server.url)
-        await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
+        opened = OpenedWorker(server.url)
+        await opened.worker.run_in_thread(lambda d: d.one("SELECT 1"))
         server.follow(True)
         try:
             with pytest.raises(StoreReadOnly, match="is a standby"):
                 connect(server.url)
             with pytest.raises(StoreUnavailable, match="is a standby"):  # it was none before, and may be none again
-                await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
+                await opened.worker.run_in_thread(lambda d: d.one("SELECT 1"))
             parts = [psycopg.conninfo.conninfo_to_dict(at) for at in (server.url, url)]
             hosts = ",".join(str(part["host"]) for part in parts)
             with connect(f"postgresql:///{parts[1]['dbname']}?user=postgres&host={hosts}") as writer:
                 assert one(writer, "SELECT pg_is_in_recovery()") is False
         finally:
             server.follow(False)
-        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 1")) == 1
-        opened.line.close()
+        assert await opened.worker.run_in_thread(lambda d: d.one("SELECT 1")) == 1
+        opened.worker.close()
 
 
 class TestPoolers:
@@ -619,7 +623,7 @@ class TestPoolers:
         yield pooler.url
         pooler.stop()
 
-    def test_one_is_recognised_and_nothing_sticks_to_its_sessions(self, pooled: str) -> None:
+    def test_a_pooler_is_recognized_and_its_sessions_get_no_settings(self, pooled: str) -> None:
         with connect(pooled, lock_timeout_s=1.5) as ours:
             assert ours.is_pooled
             assert ours.prepare_threshold is None
@@ -632,11 +636,11 @@ class TestPoolers:
             assert inside.fetchone() == ("1500ms",)
             assert one(ours, "SHOW lock_timeout") == "0"
 
-    def test_lines_work_behind_one(self, pooled: str) -> None:
-        opened = [Opened(pooled) for _ in range(4)]
+    def test_workers_work_through_a_pooler(self, pooled: str) -> None:
+        opened = [OpenedWorker(pooled) for _ in range(4)]
         for number in range(20):
             for each in opened:
-                found = each.line.run_blocking(lambda d: d.ask("SELECT %s, %s", number, "\x00"))  # noqa: B023
+                found = each.worker.run_blocking(lambda d: d.ask("SELECT %s, %s", number, "\x00"))  # noqa: B023
                 assert found == [(number, "\x00")]
         for each in opened:
-            each.line.close()
+            each.worker.close()

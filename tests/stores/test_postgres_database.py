@@ -1,4 +1,4 @@
-"""One PostgreSQL connection beside others: what waits for what, what is seen then, and how many trips it takes."""
+"""Concurrent PostgreSQL connections: what waits for what, what each sees, and how many round trips it takes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def wait_until_blocked(db: PgDatabase, task: Future[Any]) -> None:
 # Fences
 
 
-def test_whoever_has_waited_for_a_fence_sees_what_it_has_become(
+def test_a_transaction_that_waited_for_a_fence_reads_its_new_state(
     db: PgDatabase, other: PgDatabase, open_db: Callable[[], PgDatabase], aside: ThreadPoolExecutor
 ):
     [key] = start(db)
@@ -124,7 +124,7 @@ def test_whoever_has_waited_for_a_fence_sees_what_it_has_become(
     assert [(row[0], row[1], row[2], row[3]) for row in task.result()] == [(key, f"r{key}", 2, "running")]
 
 
-def test_those_who_wait_for_an_ending_run_are_locked_with_it(db: PgDatabase, other: PgDatabase):
+def test_runs_that_wait_for_an_ending_run_are_locked_with_it(db: PgDatabase, other: PgDatabase):
     parent, child, stranger = start(db, 3)
     db.write(db.sql.PUT_LINK, [(parent, 0, child, 1), (stranger, 0, child, 2)])
     db.begin()
@@ -137,7 +137,7 @@ def test_those_who_wait_for_an_ending_run_are_locked_with_it(db: PgDatabase, oth
     db.roll_back()
 
 
-def test_many_batches_that_meet_neither_wait_for_ever_nor_lose_a_change(
+def test_many_concurrent_batches_neither_hang_nor_lose_a_change(
     db: PgDatabase, open_db: Callable[[], PgDatabase], aside: ThreadPoolExecutor
 ):
     keys = start(db, 20)
@@ -160,7 +160,7 @@ def test_many_batches_that_meet_neither_wait_for_ever_nor_lose_a_change(
 # Appending
 
 
-def test_a_zombie_that_waited_for_the_one_that_takes_over_appends_nothing(
+def test_a_zombie_that_waited_for_a_takeover_appends_nothing(
     db: PgDatabase, other: PgDatabase, open_db: Callable[[], PgDatabase], aside: ThreadPoolExecutor
 ):
     taken, own = start(db, 2)
@@ -199,7 +199,7 @@ def test_more_than_fits_into_any_buffer_goes_there_and_back(db: PgDatabase):
 # Starting
 
 
-def test_a_run_that_somebody_else_has_started_meanwhile_is_a_collision(db: PgDatabase, other: PgDatabase):
+def test_a_run_that_another_transaction_has_started_meanwhile_is_a_conflict(db: PgDatabase, other: PgDatabase):
     db.begin()
     assert list(db.read_fences([], ["r77"])) == []
     other.write(other.sql.START_RUN, [run_row(77)])
@@ -210,7 +210,7 @@ def test_a_run_that_somebody_else_has_started_meanwhile_is_a_collision(db: PgDat
     assert [row[1] for row in db.query(db.sql.GET_RUNS_BY_KEY, (db.to_list_parameter([77, 78, 79]),))] == ["r77"]
 
 
-def test_two_that_create_runs_of_one_session_do_so_one_after_the_other(
+def test_transactions_that_create_runs_of_one_session_take_turns(
     db: PgDatabase, other: PgDatabase, open_db: Callable[[], PgDatabase], aside: ThreadPoolExecutor
 ):
     db.begin()
@@ -240,7 +240,7 @@ def due(db: PgDatabase, limit: int, workflows: tuple[str, ...] = ("flow",)) -> l
     return [key for _, key in db.lock_due_runs([(workflow, "") for workflow in workflows], None, limit, 100.0)]
 
 
-def test_two_that_claim_at_once_take_different_runs_and_wait_for_nobody(db: PgDatabase, other: PgDatabase):
+def test_concurrent_claims_take_different_runs_without_waiting(db: PgDatabase, other: PgDatabase):
     keys = start(db, 6, owner=None, ready=1)
     db.begin()
     assert due(db, 2) == keys[:2]
@@ -274,7 +274,7 @@ def test_runs_are_claimed_by_priority_and_age_over_all_workflows_and_only_those_
 # Workers
 
 
-def test_a_worker_is_not_declared_dead_while_it_takes_something_and_renews_its_lease_all_the_same(
+def test_a_worker_that_claims_is_not_declared_dead_and_can_renew_its_lease(
     db: PgDatabase, other: PgDatabase, open_db: Callable[[], PgDatabase], aside: ThreadPoolExecutor
 ):
     insert = (
@@ -379,7 +379,7 @@ class Counted:
         db._pipeline.run = counted  # type: ignore[method-assign]
 
 
-def test_a_usual_batch_takes_two_trips(db: PgDatabase):
+def test_a_usual_batch_takes_two_round_trips(db: PgDatabase):
     [key] = start(db)
     db.write(db.sql.SEND_SIGNAL, [(key, "a", 1.0, b"1", None)])
     counted = Counted(db)
@@ -401,7 +401,7 @@ def test_a_usual_batch_takes_two_trips(db: PgDatabase):
     ]
 
 
-def test_a_transaction_that_comes_to_nothing_takes_no_trip(db: PgDatabase):
+def test_an_empty_transaction_takes_no_round_trip(db: PgDatabase):
     counted = Counted(db)
     db.begin()
     db.prefetch({db.sql.DISABLED_WORKFLOWS: [()]})
@@ -412,7 +412,7 @@ def test_a_transaction_that_comes_to_nothing_takes_no_trip(db: PgDatabase):
     assert counted.trips == []
 
 
-def test_plans_are_made_anew_when_they_are_old(db: PgDatabase, monkeypatch: pytest.MonkeyPatch):
+def test_old_plans_are_discarded(db: PgDatabase, monkeypatch: pytest.MonkeyPatch):
     [key] = start(db)
     counted = Counted(db)
     assert journal(db, key) == journal(db, key) == []
@@ -426,7 +426,7 @@ def test_plans_are_made_anew_when_they_are_old(db: PgDatabase, monkeypatch: pyte
     ]  # fmt: skip
 
 
-def test_an_answer_is_kept_for_one_transaction_or_until_it_is_forgotten(db: PgDatabase, other: PgDatabase):
+def test_a_lookup_is_cached_for_one_transaction_or_until_it_is_discarded(db: PgDatabase, other: PgDatabase):
     switch = ("flow", 1.0, "ada", "", 0)
     assert db.lookup(db.sql.DISABLED_WORKFLOWS) == []
     other.execute(other.sql.DISABLE_WORKFLOW, switch)
@@ -453,7 +453,7 @@ def test_a_transaction_that_fails_can_be_rolled_back_and_the_connection_used_aga
     assert db.append_fenced([record(key, 0)]) is True
 
 
-def test_statements_that_somebody_has_thrown_away_are_prepared_again(db: PgDatabase):
+def test_discarded_statements_are_prepared_again(db: PgDatabase):
     [key] = start(db)
     assert db.append_fenced([record(key, 0)]) is True
     assert journal(db, key) == [0]
@@ -511,7 +511,7 @@ def test_words_and_totals_are_in_step_with_the_memories(db: PgDatabase):
     assert [memory.key for memory in db.search_memories("ann", ["coffee", "never", "two"], 10)] == ["a"]
 
 
-def test_those_who_change_one_memory_at_once_leave_no_words_of_each_other(
+def test_concurrent_changes_of_a_memory_leave_only_the_words_of_the_last(
     db: PgDatabase, open_db: Callable[[], PgDatabase], aside: ThreadPoolExecutor
 ):
     def toil(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Records that are sent from the event loop, without a thread: whatever happens meanwhile, the line stays usable."""
+"""Records that are sent from the event loop, without a thread: whatever happens, the connection stays usable."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from holdfast.stores.postgres import PgStore
 
 pytestmark = pytest.mark.asyncio
 
-PATIENCE = 20.0
-LOCKED = "SELECT FROM holdfast.runs WHERE id = 'r' FOR UPDATE"
+TIMEOUT_S = 20.0
+LOCK_RUN = "SELECT FROM holdfast.runs WHERE id = 'r' FOR UPDATE"
 
 
-class Held(NamedTuple):
-    """A run that is held, and a connection that can get in the way."""
+class HeldRun(NamedTuple):
+    """A held run, and a second connection that can lock its row."""
 
     store: PgStore
     run: Run
@@ -32,39 +32,39 @@ class Held(NamedTuple):
 
 
 @pytest_asyncio.fixture
-async def held() -> AsyncIterator[Held]:
+async def held() -> AsyncIterator[HeldRun]:
     with postgres_server.database() as url:
         store = PgStore(url, clock=Clock(), poll_interval_s=0.0)
         await store.open()
         worker = await store.workers.register(new_worker(), 1e6)
         await start_run(store)
         other = await psycopg.AsyncConnection.connect(url, autocommit=True)
-        yield Held(store, await claim_run(store, worker), other)
+        yield HeldRun(store, await claim_run(store, worker), other)
         await store.close()
         await other.close()
 
 
-async def journal(held: Held) -> list[int]:
+async def journal(held: HeldRun) -> list[int]:
     [history] = await held.store.get_histories([held.run.key])
     return [record.seq for record in history.records]
 
 
-async def on_its_way(held: Held) -> asyncio.Task[Any]:
-    """A commit of a record that waits for the run's row, which somebody else has locked."""
+async def start_commit(held: HeldRun) -> asyncio.Task[Any]:
+    """Start a commit of a record that waits for the run's row, which the other connection has locked."""
     await held.other.execute("BEGIN")
-    await held.other.execute(LOCKED)
+    await held.other.execute(LOCK_RUN)
     commit = asyncio.create_task(held.store.commit([append(held.run, 0)]))
     query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while (await (await held.other.execute(query)).fetchone()) == (0,):  # noqa: ASYNC110 - it is elsewhere
             await asyncio.sleep(0.005)
     return commit
 
 
-async def test_no_thread_has_a_part_in_records_alone(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = held.store._write_worker
-    assert line is not None
-    monkeypatch.setattr(line, "run_in_thread", None)
+async def test_a_commit_of_records_alone_uses_no_thread(held: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = held.store._write_worker
+    assert worker is not None
+    monkeypatch.setattr(worker, "run_in_thread", None)
     assert await held.store.commit([append(held.run, 0)]) == [DONE]
     assert await held.store.commit([append(held.run, 1), append(held.run, 2)]) == [DONE, DONE]
     monkeypatch.undo()
@@ -73,8 +73,8 @@ async def test_no_thread_has_a_part_in_records_alone(held: Held, monkeypatch: py
     assert await journal(held) == [0, 1, 2, 3]
 
 
-async def test_the_loop_and_the_thread_take_turns(held: Held) -> None:
-    async with asyncio.timeout(PATIENCE):
+async def test_the_loop_and_the_thread_take_turns(held: HeldRun) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
         for at in range(0, 60, 3):
             one, two, three = (append(held.run, at + more) for more in range(3))
             given = held.store.commit([one]), held.store.commit([two]), held.store.commit([three])
@@ -85,27 +85,27 @@ async def test_the_loop_and_the_thread_take_turns(held: Held) -> None:
     assert await journal(held) == list(range(60))
 
 
-async def test_more_than_a_socket_takes_at_once_is_sent_piece_by_piece(held: Held) -> None:
+async def test_more_than_a_socket_takes_at_once_is_sent_piece_by_piece(held: HeldRun) -> None:
     many = [append(held.run, seq, payload=b"%d" % seq * 900) for seq in range(300)]
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         assert await held.store.commit(many) == [DONE] * 300
         assert await held.store.commit([append(held.run, 300)]) == [DONE]
     assert await journal(held) == list(range(301))
 
 
-async def test_whoever_gives_up_waiting_does_not_stop_what_was_sent(held: Held) -> None:
-    commit = await on_its_way(held)
+async def test_a_cancelled_caller_does_not_stop_what_was_sent(held: HeldRun) -> None:
+    commit = await start_commit(held)
     commit.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await commit
     await held.other.execute("COMMIT")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         assert await held.store.commit([append(held.run, 1)]) == [DONE]
     assert await journal(held) == [0, 1]
 
 
-async def test_a_connection_that_is_cut_meanwhile_is_replaced(held: Held) -> None:
-    commit = await on_its_way(held)
+async def test_a_connection_that_is_cut_meanwhile_is_replaced(held: HeldRun) -> None:
+    commit = await start_commit(held)
     await held.other.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
         "AND datname = current_database()"
@@ -113,24 +113,24 @@ async def test_a_connection_that_is_cut_meanwhile_is_replaced(held: Held) -> Non
     with pytest.raises(StoreUnavailable):
         await commit
     await held.other.execute("COMMIT")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         assert await held.store.commit([append(held.run, 0)]) == [DONE]
     assert await journal(held) == [0]
 
 
-async def test_one_that_is_cut_between_two_is_replaced_before_anything_is_sent(held: Held) -> None:
+async def test_a_connection_that_is_cut_between_two_commits_is_replaced_first(held: HeldRun) -> None:
     assert await held.store.commit([append(held.run, 0)]) == [DONE]
     await held.other.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
         "AND datname = current_database() AND query LIKE 'INSERT INTO%'"
     )
     await asyncio.sleep(0.05)  # it is the kernel that brings the news
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         assert await held.store.commit([append(held.run, 1)]) == [DONE]
     assert await journal(held) == [0, 1]
 
 
-async def test_what_cannot_be_sent_says_why_and_leaves_the_line_free(held: Held) -> None:
+async def test_a_failed_send_reports_why_and_frees_the_connection(held: HeldRun) -> None:
     with pytest.raises(UsageError, match="half of a character"):
         await held.store.commit([append(held.run, 0, name="half \ud83d of one")])
     assert await held.store.commit([append(held.run, 0)]) == [DONE]
@@ -147,7 +147,7 @@ def a_loop_that_ends_too_soon(url: str) -> PgStore:
         await start_run(store)
         run = await claim_run(store, worker)
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other:
-            await on_its_way(Held(store, run, other))
+            await start_commit(HeldRun(store, run, other))
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(leave())
@@ -158,10 +158,10 @@ def a_loop_that_ends_too_soon(url: str) -> PgStore:
     return store
 
 
-async def test_a_loop_that_is_closed_meanwhile_leaves_a_store_that_can_be_given_up() -> None:
+async def test_a_store_can_be_abandoned_after_its_loop_was_closed_in_a_commit() -> None:
     with postgres_server.database() as url:
         store = await asyncio.to_thread(a_loop_that_ends_too_soon, url)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             await asyncio.to_thread(store.abandon)
         again = PgStore(url, clock=Clock(), poll_interval_s=0.0)
         await again.open()

@@ -47,50 +47,48 @@ def die(store: PgStore) -> None:
     store.session.close()
 
 
-async def look(store: PgStore, worker: int) -> set[int]:
-    """The workers that are declared dead after one look."""
+async def poll_and_reap(store: PgStore, worker: int) -> set[int]:
+    """The workers that are declared dead after one poll."""
     await store.workers._poll(worker)
     return set((await store.workers.reap_dead(worker, FOREVER)).worker_ids)
 
 
-async def test_a_look_takes_the_locks_of_neighbors_only(fleet: list[tuple[PgStore, int]]):
+async def test_a_poll_takes_the_locks_of_neighbors_only(fleet: list[tuple[PgStore, int]]):
     store, worker = fleet[-2]
     ids = [id for _, id in fleet]
     tried = await store.read(
-        lambda db: db.query(
-            f"SELECT id FROM ({store.workers.queries.neighbors_sql}) w", {"me": worker}
-        )  # the last one, and the first two
-    )
+        lambda db: db.query(f"SELECT id FROM ({store.workers.statements.neighbors}) w", {"me": worker})
+    )  # the last one, and the first two
     assert sorted(id for (id,) in tried) == sorted([ids[-1], *ids[: NEIGHBOR_COUNT - 1]])
-    assert "pg_locks" not in store.workers.queries._poll_sql
+    assert "pg_locks" not in store.workers.statements.poll
 
 
 @pytest.mark.parametrize(
     "dead", [[3], [0], [FLEET - 1], [2, 3, 4, 5, 6, 7], [0, 1, FLEET - 2, FLEET - 1], range(1, FLEET)]
 )
-async def test_whoever_dies_somebody_notices_at_the_next_look(fleet: list[tuple[PgStore, int]], dead: list[int]):
+async def test_any_death_is_noticed_at_the_next_poll(fleet: list[tuple[PgStore, int]], dead: list[int]):
     gone = {fleet[at][1] for at in dead}
     for at in dead:
         die(fleet[at][0])
     found: set[int] = set()
     for at, (store, worker) in enumerate(fleet):
         if at not in dead:
-            found |= await look(store, worker)
+            found |= await poll_and_reap(store, worker)
     assert found == gone
 
 
-async def test_looks_do_not_keep_a_worker_from_its_lock(fleet: list[tuple[PgStore, int]]):
-    """A look takes a free lock for a moment only; a worker that was cut off has it again soon."""
+async def test_polls_do_not_keep_a_worker_from_its_lock(fleet: list[tuple[PgStore, int]]):
+    """A poll takes a free lock for a moment only; a worker that was cut off has it again soon."""
     (victim, worker), *others = fleet
     before = victim.session._backend_pid
     await others[0][0].read(lambda db: db.query("SELECT pg_terminate_backend(%s::int4)", (before,)))
     async with asyncio.timeout(10):
         while victim.session._backend_pid == before or worker not in victim.session._held_locks:
             await asyncio.gather(*(store.workers._poll(id) for store, id in others))
-    assert [await look(store, id) for store, id in others] == [set()] * len(others)
+    assert [await poll_and_reap(store, id) for store, id in others] == [set()] * len(others)
 
 
-async def test_who_follows_runs_is_seen(fleet: list[tuple[PgStore, int]]):
+async def test_a_follower_of_runs_is_seen(fleet: list[tuple[PgStore, int]]):
     (follower, _), (store, worker), *_ = fleet
     await store.workers._poll(worker)
     assert not store.notifier.is_followed

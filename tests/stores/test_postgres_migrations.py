@@ -1,4 +1,4 @@
-"""How a schema comes to be: by whom, beside whom, and what is refused."""
+"""Creating and migrating a schema: by which user, next to which processes, and what is refused."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_a_person_is_given_to_run_makes_the_same(connection: Connection):
     migrate(connection, "by_hand")
 
 
-def test_a_schema_that_is_there_and_empty_is_used(connection: Connection):
+def test_an_existing_empty_schema_is_used(connection: Connection):
     connection.execute("CREATE SCHEMA holdfast")
     assert validate_schema_version(connection, "holdfast") == 0
     migrate(connection, "holdfast")
@@ -206,7 +206,7 @@ def newer(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> pytest.Mon
     return monkeypatch
 
 
-def test_a_newer_holdfast_migrates_and_an_older_one_goes_on(connection: Connection, newer: pytest.MonkeyPatch):
+def test_a_newer_holdfast_migrates_and_an_older_one_continues(connection: Connection, newer: pytest.MonkeyPatch):
     migrate(connection, "holdfast")
     assert validate_schema_version(connection, "holdfast") == VERSION + 1
     assert connection.execute("SELECT count(colour) FROM holdfast.runs").fetchone() == (0,)
@@ -239,7 +239,7 @@ def test_the_schema_of_another_program_is_left_alone(connection: Connection, tab
 
 
 @pytest.fixture
-def nobody(url: str, connection: Connection) -> Iterator[tuple[str, str]]:
+def unprivileged(url: str, connection: Connection) -> Iterator[tuple[str, str]]:
     """A user without any rights, and a URL to connect as that user."""
     name = f"nobody_{secrets.token_hex(4)}"
     connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'")  # type: ignore[arg-type]
@@ -249,8 +249,10 @@ def nobody(url: str, connection: Connection) -> Iterator[tuple[str, str]]:
     connection.execute(f"DROP ROLE {name}")  # type: ignore[arg-type]
 
 
-def test_a_user_who_may_not_make_tables_is_told_what_to_run(connection: Connection, nobody: tuple[str, str]):
-    name, url = nobody
+def test_a_user_who_may_not_create_tables_gets_the_statements_to_run(
+    connection: Connection, unprivileged: tuple[str, str]
+):
+    name, url = unprivileged
     theirs = connect(url)
     with pytest.raises(StoreReadOnly, match="may not make or use the tables") as refused:
         migrate(theirs, "holdfast")
@@ -265,8 +267,10 @@ def test_a_user_who_may_not_make_tables_is_told_what_to_run(connection: Connecti
     theirs.close()
 
 
-def test_a_user_who_may_not_use_the_tables_is_told_what_to_run(connection: Connection, nobody: tuple[str, str]):
-    _, url = nobody
+def test_a_user_who_may_not_use_the_tables_gets_the_grants_to_run(
+    connection: Connection, unprivileged: tuple[str, str]
+):
+    _, url = unprivileged
     migrate(connection, "holdfast")
     theirs = connect(url)
     with pytest.raises(StoreReadOnly) as refused:
@@ -319,9 +323,7 @@ def test_a_store_that_connects_again_after_a_migration_refuses_everything(connec
     assert connection.execute("SELECT count(*) FROM holdfast.records").fetchone() == (0,)
 
 
-def test_a_worker_whose_connections_outlive_a_migration_finds_out_with_its_next_look(
-    connection: Connection, opened: Any
-):
+def test_a_worker_whose_connections_outlive_a_migration_notices_at_its_next_poll(connection: Connection, opened: Any):
     run = opened.run(start_claimed_run(opened))
     migrate_further(connection, VERSION + 1)
     with pytest.raises(SchemaTooNew, match="a newer Holdfast has migrated it"):
@@ -330,7 +332,7 @@ def test_a_worker_whose_connections_outlive_a_migration_finds_out_with_its_next_
         opened.run(opened.commit([append(run, 0)]))
 
 
-def test_a_store_goes_on_after_a_migration_that_only_adds(connection: Connection, opened: Any):
+def test_a_store_continues_after_a_migration_that_only_adds(connection: Connection, opened: Any):
     run = opened.run(start_claimed_run(opened))
     migrate_further(connection, VERSION)
     cut_all(connection)

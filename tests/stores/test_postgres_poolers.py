@@ -69,7 +69,7 @@ def in_other_session(pooled: str) -> psycopg.Connection[Any]:
     return holder
 
 
-def test_a_client_never_executes_what_another_one_has_prepared(unrecognized: str, client: Callable[[], PgDatabase]):
+def test_a_client_never_executes_what_another_client_has_prepared(unrecognized: str, client: Callable[[], PgDatabase]):
     first, second = client(), client()
     assert first.query(ADD, (1,)) == [(2,)]
     with in_other_session(unrecognized):
@@ -103,7 +103,7 @@ def test_what_is_shared_is_noticed_in_the_middle_of_a_transaction(client: Callab
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("how", ["pooled", "unrecognized"])
-async def test_two_stores_work_behind_one(how: str, request: pytest.FixtureRequest):
+async def test_two_stores_work_through_a_pooler(how: str, request: pytest.FixtureRequest):
     url = request.getfixturevalue(how)
     stores = [PgStore(url, poll_interval_s=0.0) for _ in range(2)]
     for store in stores:

@@ -1,4 +1,4 @@
-"""Queues with limits on PostgreSQL: claims beside each other, how many trips they take, and older workers."""
+"""Queues with limits on PostgreSQL: concurrent claims, how many round trips they take, and older workers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def store(url: str) -> AsyncIterator[PgStore]:
 
 @pytest_asyncio.fixture
 async def fleet(store: PgStore) -> AsyncIterator[list[PgStore]]:
-    """The same data, as four processes see it."""
+    """Four stores on the same data, like four processes."""
     others = [PgStore(store._libpq_url, clock=store._given_clock, poll_interval_s=0.0) for _ in range(3)]
     for other in others:
         await other.open()
@@ -82,7 +82,7 @@ async def trips(store: PgStore) -> list[list[str]]:
     return trips_of(await store.write(lambda db: db))  # type: ignore[arg-type,return-value]
 
 
-async def test_a_claim_and_a_start_take_no_more_trips_because_there_could_be_limits(store: PgStore):
+async def test_possible_limits_cost_a_claim_and_a_start_no_round_trip(store: PgStore):
     worker = await store.workers.register(new_worker(), 10.0)
     counted = await trips(store)
     await commit_ops(store, StartRun(new_run("r", queue_key="acme")))
@@ -92,7 +92,7 @@ async def test_a_claim_and_a_start_take_no_more_trips_because_there_could_be_lim
     assert len(counted) == 4
 
 
-async def test_a_claim_from_limited_queues_takes_a_trip_more_to_lock_and_one_for_what_is_set_aside(store: PgStore):
+async def test_a_claim_from_limited_queues_takes_two_more_round_trips(store: PgStore):
     worker = await declare_limited_queue(store, 5, "9/min")
     counted = await trips(store)
     await start_queued_runs(store, "a")
@@ -107,7 +107,7 @@ async def test_a_claim_from_limited_queues_takes_a_trip_more_to_lock_and_one_for
     assert len(counted) == 6
 
 
-async def test_claims_beside_each_other_never_pass_a_limit(fleet: list[PgStore]):
+async def test_concurrent_claims_never_exceed_a_limit(fleet: list[PgStore]):
     """Workers take runs as quickly as they can, and end them once it was looked from outside what is executed."""
     store = fleet[0]
     await store.queues.declare([NewQueue(QUEUE, make_limits(6, "40/hour", key_concurrency=2, key_rates=("15/hour",)))])
@@ -148,7 +148,7 @@ async def test_claims_beside_each_other_never_pass_a_limit(fleet: list[PgStore])
     assert all(count <= 2 for key, count in most.items() if key), most
 
 
-async def test_starts_with_one_dedup_key_beside_each_other_start_one_run(fleet: list[PgStore]):
+async def test_concurrent_starts_with_one_dedup_key_start_one_run(fleet: list[PgStore]):
     async def begin(mine: PgStore, number: int) -> str:
         [answer] = await commit_ops(mine, StartRun(new_run(f"r{number}", dedup_key="same")))
         return answer.run.id
@@ -157,7 +157,7 @@ async def test_starts_with_one_dedup_key_beside_each_other_start_one_run(fleet: 
     assert len(set(started)) == 1
 
 
-async def test_no_run_is_left_behind_when_a_queue_loses_its_limits(fleet: list[PgStore]):
+async def test_no_run_is_forgotten_when_a_queue_loses_its_limits(fleet: list[PgStore]):
     store, other, *_ = fleet
     worker = await store.workers.register(new_worker(), 1e6)
     for turn in range(5):
@@ -191,7 +191,7 @@ async def test_a_long_backlog_becomes_limited_and_free_again_in_pieces(store: Pg
 
 
 @pytest.mark.parametrize("gives_up", [finish, release, park], ids=["finish", "release", "park"])
-async def test_whoever_gives_up_a_place_tells_the_others(store: PgStore, gives_up: Any):
+async def test_a_freed_slot_notifies_the_others(store: PgStore, gives_up: Any):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", "b")
     [run] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
@@ -206,7 +206,7 @@ async def test_whoever_gives_up_a_place_tells_the_others(store: PgStore, gives_u
     assert "holdfast:work" in told
 
 
-async def test_a_place_that_was_taken_through_another_server_is_given_up_through_this_one(fleet: list[PgStore]):
+async def test_a_slot_taken_through_another_server_can_be_freed_through_this_one(fleet: list[PgStore]):
     here, there, *_ = fleet
     worker = await declare_limited_queue(here, 1)
     await start_queued_runs(here, "a", "b", is_delivery=True)
@@ -218,7 +218,7 @@ async def test_a_place_that_was_taken_through_another_server_is_given_up_through
     assert "holdfast:work" in told
 
 
-async def test_servers_beside_each_other_end_what_is_late_once(fleet: list[PgStore]):
+async def test_concurrent_servers_end_an_overdue_run_once(fleet: list[PgStore]):
     """While its holder finishes some of it, and cancels are asked for."""
     here = fleet[0]
     worker, late = await here.workers.register(new_worker(), 1e9), here.now() - 1
@@ -248,7 +248,7 @@ async def test_servers_beside_each_other_end_what_is_late_once(fleet: list[PgSto
     assert set(states.values()) <= {"failed", "completed", "cancelled"}
 
 
-async def test_a_release_that_counts_takes_no_more_trips_than_one_that_does_not(store: PgStore):
+async def test_a_release_that_counts_takes_no_more_round_trips(store: PgStore):
     worker = await store.workers.register(new_worker(), 10.0)
     for name, most in (("a", 3), ("b", 1)):
         await start_run(store, name, is_delivery=True, max_deliveries=most)
@@ -282,7 +282,7 @@ OLD_END = (
 )
 
 
-async def test_an_older_worker_goes_on_beside_limited_queues(store: PgStore):
+async def test_an_older_worker_continues_next_to_limited_queues(store: PgStore):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", dedup_key="same")
     await store.write(lambda db: db.execute(OLD_START, ("old", FLOW)))

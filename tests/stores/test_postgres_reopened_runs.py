@@ -1,4 +1,4 @@
-"""Two who reopen runs of one family at the same moment: whoever comes second finds what the first has made of it."""
+"""Concurrent retries of related runs: the second finds the changes of the first."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TAKEN_UP = (
 )
 
 
-async def test_a_child_that_somebody_else_has_reopened_meanwhile_is_left_to_its_worker():
+async def test_a_child_that_was_reopened_meanwhile_is_left_to_its_worker():
     with postgres_server.database() as url:
         store = PgStore(url, clock=Clock(), poll_interval_s=0.0)
         await store.open()

@@ -1,4 +1,4 @@
-"""Pruning on PostgreSQL, where others write at the same moment."""
+"""Pruning on PostgreSQL while other transactions write."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def other(pg: PgStore) -> AsyncIterator[Any]:
     await connection.close()
 
 
-async def test_a_large_value_that_somebody_is_about_to_refer_to_stays(pg: PgStore, other: Any):
+async def test_a_blob_that_a_commit_is_about_to_refer_to_stays(pg: PgStore, other: Any):
     large = secrets.token_bytes(40_000).hex().encode()
     old, live = await start_claimed_run(pg, "old"), await start_claimed_run(pg, "live")
     await commit_ops(pg, append(old, 0, payload=large), finish(old))
@@ -63,7 +63,7 @@ async def test_a_large_value_that_somebody_is_about_to_refer_to_stays(pg: PgStor
     assert history.records[0].payload == large
 
 
-async def test_a_large_value_that_is_being_deleted_is_kept_anew(pg: PgStore, other: Any):
+async def test_a_blob_that_is_being_deleted_is_written_again(pg: PgStore, other: Any):
     large = secrets.token_bytes(40_000).hex().encode()
     old, live = await start_claimed_run(pg, "old"), await start_claimed_run(pg, "live")
     await commit_ops(pg, append(old, 0, payload=large), finish(old))
@@ -78,7 +78,7 @@ async def test_a_large_value_that_is_being_deleted_is_kept_anew(pg: PgStore, oth
     assert history.records[0].payload == large
 
 
-async def test_a_run_that_somebody_is_changing_is_passed_over(pg: PgStore, other: Any):
+async def test_a_run_that_is_being_changed_is_skipped(pg: PgStore, other: Any):
     run = await start_claimed_run(pg, "r", session="s")
     await commit_ops(pg, finish(run))
     await other.execute("SELECT 1 FROM holdfast.runs WHERE id = 'r' FOR NO KEY UPDATE")
@@ -88,7 +88,7 @@ async def test_a_run_that_somebody_is_changing_is_passed_over(pg: PgStore, other
     assert (await pg.retention.prune(OLD)).run_ids == ("r",)
 
 
-async def test_whoever_comes_to_a_run_that_is_being_deleted_finds_none(pg: PgStore, other: Any):
+async def test_an_operation_on_a_run_that_is_being_deleted_finds_none(pg: PgStore, other: Any):
     run = await start_claimed_run(pg, "r")
     await commit_ops(pg, finish(run))
     await other.execute("DELETE FROM holdfast.runs WHERE id = 'r'")
@@ -101,7 +101,7 @@ async def test_whoever_comes_to_a_run_that_is_being_deleted_finds_none(pg: PgSto
     assert answer.is_new  # type: ignore[union-attr]
 
 
-async def test_a_conversation_that_somebody_continues_stays(pg: PgStore, other: Any):
+async def test_a_conversation_that_is_being_continued_stays(pg: PgStore, other: Any):
     run = await start_claimed_run(pg, "t1", session="s")
     await commit_ops(pg, finish(run))
     lock = "SELECT pg_advisory_xact_lock(hashtextextended('etl' || chr(1) || 's', hashtextextended('holdfast', 0)))"

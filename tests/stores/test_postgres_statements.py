@@ -1,4 +1,4 @@
-"""Every statement runs, and finds what it wants by an index, whatever the statistics say."""
+"""Every statement runs, and uses an index, whatever the statistics say."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_nothing_reads_a_large_table_from_end_to_end(name: str, filled: Connecti
 
 
 @pytest.mark.parametrize("name", INDEXES)
-def test_each_question_is_answered_by_its_own_index(name: str, filled: Connection):
+def test_each_lookup_uses_its_own_index(name: str, filled: Connection):
     plan = plan_of(filled, bare(all_statements()[name]))
     assert {step["Index Name"] for step in plan if step.get("Index Name", "").startswith(tuple(LARGE))} == INDEXES[name]
 

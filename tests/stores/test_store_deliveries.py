@@ -54,9 +54,8 @@ from holdfast.stores.operations import (
 )
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.retention import PruneRequest
-from holdfast.stores.rules import LISTENER_RETENTION_S
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.workers import ReapResult
+from holdfast.stores.workers import LISTENER_RETENTION_S, ReapResult
 
 pytestmark = pytest.mark.asyncio
 

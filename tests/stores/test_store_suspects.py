@@ -22,7 +22,7 @@ from store_values import (
 
 from holdfast.admission.queue_limits import QueueLimits
 from holdfast.core.states import RunState
-from holdfast.stores import rules
+from holdfast.stores import worker_deaths
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import CancelRun, PauseRun, ReleaseRun, ReopenRun, ResumeRun, Run
 from holdfast.stores.queues import NewQueue
@@ -101,7 +101,7 @@ async def test_after_the_second_death_few_runs_are_taken_one_by_one_and_nothing_
     store: Store, kill_worker: Kill
 ):
     await isolate(store, kill_worker, "abc")
-    assert [(await read_run(store, name)).suspicion for name in "abc"] == [rules.MIN_SOLO_SUSPICION] * 3
+    assert [(await read_run(store, name)).suspicion for name in "abc"] == [worker_deaths.MIN_SOLO_SUSPICION] * 3
     await start_run(store, "new", priority=9)
     assert [ids(await take(store)) for _ in range(5)] == [["a"], ["b"], ["c"], ["new"], []]
 
@@ -280,7 +280,7 @@ async def test_a_delivery_given_back_with_an_error_counts_and_raises_no_suspicio
     [a] = await take(store)
     await commit_ops(store, ReleaseRun(a.key, a.epoch, error=b"{}"))
     freed = await read_run(store, "a")
-    assert (freed.delivery_count, freed.suspicion) == (1, rules.MIN_SOLO_SUSPICION)
+    assert (freed.delivery_count, freed.suspicion) == (1, worker_deaths.MIN_SOLO_SUSPICION)
     again = await claim_run(store)
     assert again.id == "a"
 
@@ -309,4 +309,4 @@ async def test_the_error_of_a_dead_run_says_why_its_deaths_count(store: Store, k
     ],
 )
 async def test_suspicion_rises_by_as_much_as_makes_groups_smaller(suspicion: int, held: int, raised: int):
-    assert rules.raise_suspicion(suspicion, held) == raised
+    assert worker_deaths.raise_suspicion(suspicion, held) == raised

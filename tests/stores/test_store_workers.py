@@ -33,8 +33,7 @@ from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import CancelRun, PauseRun, ResumeRun
 from holdfast.stores.retention import PruneRequest
-from holdfast.stores.rules import WORKER_RETENTION_S
-from holdfast.stores.workers import ReapResult
+from holdfast.stores.workers import WORKER_RETENTION_S, ReapResult
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,13 +1,13 @@
 """Values to bytes and back, by declared type.
 
-``value_codec`` is the contract; ``codec_lookup`` picks the codec for an annotation: ``typed_codec`` (pydantic, by
-declared type) or ``tagged_codec`` (a closed set of types, by what the value is). ``round_trip`` decides whether a value
-may be recorded at all. ``inputs``, ``run_ids`` and ``queue_keys`` do the same for a run's arguments, its id and its key
-in a queue, ``recorded_errors`` for exceptions; ``size_limit`` bounds, ``canonical`` compares, ``argument_preview``
-shows. ``tags`` is the form of values by what they are, and ``formatting`` how errors speak. ``encryption`` and
-``encrypted_values`` deal with bytes, whatever they mean.
+``value_codec`` is the interface; ``codec_lookup`` chooses the codec for an annotation: ``typed_codec`` (pydantic, by
+declared type) or ``tagged_codec`` (a closed set of types, by the type of the value). ``round_trip`` decides whether a
+value may be recorded at all. ``inputs``, ``run_ids``, and ``queue_keys`` encode a run's arguments, its id, and its key
+in a queue; ``recorded_errors`` encodes exceptions. ``size_limit`` limits, ``canonical`` compares, and
+``argument_preview`` shows values. ``tags`` has the stored form of values without a declared type, ``formatting`` the
+texts of errors. ``encryption`` and ``encrypted_values`` handle bytes, whatever they mean.
 
-There is no pickle anywhere: whoever can write to the store must not thereby be able to run code.
+There is no pickle anywhere: write access to the store must not become code execution.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A step's arguments in a few words, for people to read in the CLI and the dashboard.
+"""A short preview of a step's arguments, for the CLI and the dashboard.
 
-Nothing reads a preview but people, so it is cheap before it is complete: long values are cut before they are turned
-into text, and values that look like credentials are not shown.
+Only people read a preview, so low cost matters more than completeness: long values are cut before they are turned into
+text, and values that look like credentials are not shown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from itertools import islice
 from types import NoneType
 from typing import Any, cast
 from uuid import UUID
@@ -42,16 +41,20 @@ def preview_arguments(
             parameters = parameters[:index]  # this and all that follow belong to ``*args``
             part = _format_brief(value)
         else:
-            part = f"{name}=***" if _is_hidden(name) else f"{name}={_format_brief(value)}"
+            part = _format_named(name, value)
         parts.append(part)
         room -= len(part)
     for name, value in kwargs.items():
         if room <= 0:
             break
-        part = f"{name}=***" if _is_hidden(name) else f"{name}={_format_brief(value)}"
+        part = _format_named(name, value)
         parts.append(part)
         room -= len(part)
     return _truncate(", ".join(parts), max_bytes)
+
+
+def _format_named(name: str, value: Any, depth: int = 0) -> str:
+    return f"{name}=***" if _is_hidden(name) else f"{name}={_format_brief(value, depth)}"
 
 
 def _is_hidden(name: str) -> bool:
@@ -59,13 +62,13 @@ def _is_hidden(name: str) -> bool:
     if hidden is None:
         folded = name.lower().replace("-", "_")
         hidden = any(word in folded for word in _SECRET_WORDS)
-        if len(_is_hidden_cache) < 10_000:  # dict keys come from data: do not keep all of them for ever
+        if len(_is_hidden_cache) < 10_000:  # dict keys come from data: do not keep all of them forever
             _is_hidden_cache[name] = hidden
     return hidden
 
 
 def _format_brief(value: Any, depth: int = 0) -> str:
-    """A bounded ``repr``: never looks at more than a few items of anything."""
+    """A bounded ``repr``, which never reads more than a few items of a collection."""
     kind = get_type(value)
     if kind is str:
         return repr(value) if len(value) <= _MAX_TEXT_LENGTH else f"{value[:_MAX_TEXT_LENGTH]!r}…"
@@ -76,7 +79,7 @@ def _format_brief(value: Any, depth: int = 0) -> str:
     try:
         return _format_other(value, kind, depth)
     except BaseException:
-        return f"<{kind.__name__}>"  # a repr or an attribute of the user's that fails is no reason to fail a step
+        return f"<{kind.__name__}>"  # a user's repr or attribute that raises must not fail the step
 
 
 def _format_other(value: Any, kind: type[Any], depth: int) -> str:
@@ -104,27 +107,22 @@ def _format_other(value: Any, kind: type[Any], depth: int) -> str:
 def _format_mapping(entries: Mapping[Any, Any], depth: int) -> str:
     if len(entries) > _MAX_ITEMS or (depth >= _MAX_DEPTH and entries):
         return f"{{…{len(entries)} items}}"
-    shown = (
-        f"{_format_brief(key, depth + 1)}: ***"
-        if type(key) is str and _is_hidden(key)
-        else f"{_format_brief(key, depth + 1)}: {_format_brief(item, depth + 1)}"
-        for key, item in entries.items()
-    )
-    return f"{{{', '.join(shown)}}}"
+    parts: list[str] = []
+    for key, item in entries.items():
+        text = "***" if type(key) is str and _is_hidden(key) else _format_brief(item, depth + 1)
+        parts.append(f"{_format_brief(key, depth + 1)}: {text}")
+    return f"{{{', '.join(parts)}}}"
 
 
 def _format_fields(value: Any, kind: type[Any], fields: tuple[str, ...], depth: int) -> str:
-    """A model or dataclass by its first fields; those that it keeps out of its own ``repr`` are kept out here too."""
+    """A model or dataclass by its first fields, without those that its own ``repr`` omits."""
     if depth >= _MAX_DEPTH:
         return f"{kind.__name__}(…)"
     names = _shown_fields_cache.get(kind)
     if names is None:
         declared: dict[str, Any] = getattr(kind, "__dataclass_fields__", None) or kind.__pydantic_fields__
         names = _shown_fields_cache[kind] = tuple(name for name in fields if declared[name].repr)
-    shown = [
-        f"{name}=***" if _is_hidden(name) else f"{name}={_format_brief(getattr(value, name, None), depth + 1)}"
-        for name in islice(names, _MAX_ITEMS)
-    ]
+    shown = [_format_named(name, getattr(value, name, None), depth + 1) for name in names[:_MAX_ITEMS]]
     if len(names) > _MAX_ITEMS:
         shown.append("…")
     return f"{kind.__name__}({', '.join(shown)})"

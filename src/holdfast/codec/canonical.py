@@ -1,8 +1,8 @@
 """Recorded bytes without their types: for comparing inputs, and for people.
 
-The same inputs can reach the store along two ways: encoded by the workflow's own types, or by a client that knows only
-the parameters' names. ``compute_digest`` is equal for both, because it looks at one form: the JSON that pydantic would
-write for the values, with keys and sets sorted and whole floats as integers.
+The same inputs can reach the store in two ways: encoded by the workflow's own types, or by a client that knows only the
+parameters' names. ``compute_digest`` is equal for both, because it uses one form: the JSON that pydantic would write
+for the values, with keys and sets sorted and whole floats as integers.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ import hashlib
 import math
 from collections.abc import Sequence
 from operator import itemgetter
-from types import NoneType
 from typing import Any, cast
 
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from holdfast.codec.encrypted_values import check_decrypted
 from holdfast.codec.formatting import get_type
-from holdfast.codec.tags import TAGGED_PREFIX, unpack
+from holdfast.codec.tags import FLAT_TYPES, TAGGED_PREFIX, UNPACK_ERRORS, unpack, unpack_record
 from holdfast.errors import UnreadableRecord
+
+_SCALAR_TYPES = FLAT_TYPES | {float}
 
 
 def compute_digest(data: bytes) -> bytes:
-    """Sixteen bytes that are equal for equal values, whoever encoded them."""
-    try:
-        value = unpack(data)
-    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
-        check_decrypted(data, "what was recorded as inputs")
-        raise UnreadableRecord(f"The recorded inputs cannot be read: {error}.") from error
+    """Sixteen bytes that are equal for equal values, however they were encoded."""
+    value = unpack_record(data, "the record of the inputs")
     return hashlib.blake2b(to_canonical_bytes(value), digest_size=16).digest()
 
 
@@ -36,25 +33,25 @@ def decode_plain(data: bytes) -> object:
     """The recorded value as plain Python data, for people and for clients without the code."""
     try:
         return unpack(data)
-    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+    except UNPACK_ERRORS as error:
         try:
-            return from_json(data.removeprefix(TAGGED_PREFIX))  # a tag from a newer version: show it as it stands
+            return from_json(data.removeprefix(TAGGED_PREFIX))  # a tag from a newer version: show it as it is
         except ValueError:
             check_decrypted(data, "the recorded value")
             raise UnreadableRecord(f"The record is not JSON: {error}.") from error
 
 
 def to_canonical_bytes(value: object) -> bytes:
-    """The canonical bytes of a value; also the order of a set's elements."""
+    """The canonical bytes of a value; they also order a set's elements."""
     parts: list[bytes] = []
     _write_value(value, parts)
     return b"".join(parts)
 
 
 def canonicalize(value: Any) -> Any:
-    """A single value as JSON data, in the one form that equal values share."""
+    """A single value as JSON data, in the form that equal values share."""
     kind = get_type(value)
-    if kind in _FLAT_TYPES:
+    if kind in FLAT_TYPES:
         return value
     if kind is float:
         if not math.isfinite(value):
@@ -66,8 +63,8 @@ def canonicalize(value: Any) -> Any:
 def _write_value(value: Any, parts: list[bytes]) -> None:
     """Append the canonical bytes of a value.
 
-    Every part is written once: sorting the elements of a set compares bytes that are there already, and lists and
-    dicts of flat values are written by one call each.
+    Every part is written once: sorting the elements of a set compares bytes that exist already, and one call writes a
+    whole list or dict of flat values.
     """
     kind = get_type(value)
     if kind is dict:
@@ -84,7 +81,7 @@ def _write_value(value: Any, parts: list[bytes]) -> None:
 def _write_items(items: Sequence[object], parts: list[bytes]) -> None:
     kinds = set(map(type, items))
     if kinds <= _SCALAR_TYPES:
-        parts.append(to_json(list(items) if kinds <= _FLAT_TYPES else list(map(canonicalize, items))))
+        parts.append(to_json(list(items) if kinds <= FLAT_TYPES else list(map(canonicalize, items))))
         return
     before = b"["
     for item in items:
@@ -96,10 +93,10 @@ def _write_items(items: Sequence[object], parts: list[bytes]) -> None:
 
 def _write_entries(entries: dict[object, object], parts: list[bytes]) -> None:
     by_name = entries if set(map(type, entries)) <= {str} else {_format_key(key): item for key, item in entries.items()}
-    ordered = sorted(cast("dict[str, object]", by_name).items(), key=_get_name)
+    ordered = sorted(cast("dict[str, object]", by_name).items(), key=itemgetter(0))
     kinds = set(map(type, entries.values()))
     if kinds <= _SCALAR_TYPES:
-        flat = dict(ordered) if kinds <= _FLAT_TYPES else {name: canonicalize(item) for name, item in ordered}
+        flat = dict(ordered) if kinds <= FLAT_TYPES else {name: canonicalize(item) for name, item in ordered}
         parts.append(to_json(flat))
         return
     before = b"{"
@@ -108,11 +105,6 @@ def _write_entries(entries: dict[object, object], parts: list[bytes]) -> None:
         _write_value(item, parts)
         before = b","
     parts.append(b"}")
-
-
-_FLAT_TYPES = frozenset({str, int, bool, NoneType})
-_SCALAR_TYPES = _FLAT_TYPES | {float}
-_get_name = itemgetter(0)
 
 
 def _format_key(key: object) -> str:

@@ -1,4 +1,4 @@
-"""Which codec an annotation asks for."""
+"""Choosing the codec for an annotation."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def _choose_codec(annotation: object) -> ValueCodec:
     if annotation in _SCALAR_TYPES:
         return ScalarCodec(annotation)
     if annotation is NoReturn or annotation is Never:
-        return ScalarCodec(None)  # there is never a value
+        return ScalarCodec(None)  # it never returns a value
     leaves = _collect_leaf_types(annotation)
-    # A tree with a gap in it (``dict[str, Any]``) is recorded by what the values are, unless it also names classes
-    # (``tuple[Report, dict[str, Any]]``), which only their declared type can bring back.
+    # Values of an annotation with a gap (``dict[str, Any]``) are recorded by their own types, unless it also names
+    # classes (``tuple[Report, dict[str, Any]]``), which only their declared type can restore.
     if _Unspecified in leaves and all(leaf is _Unspecified or leaf in TAGGED_TYPES for leaf in leaves):
         return TaggedCodec(annotation, has_shape=True)
     return TypedCodec(annotation)
 
 
 class _Unspecified:
-    """Stands for what an annotation leaves open."""
+    """Represents what an annotation leaves open."""
 
 
 def _collect_leaf_types(annotation: object, depth: int = 0) -> list[Any]:

@@ -1,14 +1,14 @@
-"""Sealed values: encrypted bytes in an envelope that tells them from plain ones.
+"""Encrypted values: encrypted bytes with a prefix that distinguishes them from plain ones.
 
-The envelope is a mark and what an ``Encryption`` has made. No value that Holdfast records begins with the mark: it is
-no JSON, and no UTF-8 either. So values that were recorded before encryption was switched on stay readable among those
-that came after, and whoever has no key at all still sees that a value is sealed, and says so. Texts (a preview, a
-question) are sealed as base64 behind a mark of their own, since they are kept where only text can be.
+After the prefix comes the output of an ``Encryption``. No value that Holdfast records begins with the prefix: it is
+neither JSON nor UTF-8. So values recorded before encryption was enabled stay readable among later ones, and a process
+without a key still recognizes an encrypted value and can say so. Texts (a preview, a question) are encrypted as base64
+after a prefix of their own, since they are stored where only text fits.
 
-Before a value is encrypted, it is compressed if it is large: nothing that comes later can do that. (So its length tells
-something of its content, as the length of what is compressed always does.)
+A large value is compressed before it is encrypted: afterwards that is impossible. (So its length reveals something
+about its content, as the length of compressed data always does.)
 
-What is sealed already is not sealed again, and what is empty stays so.
+A value that is already encrypted is not encrypted again, and an empty one stays empty.
 """
 
 from __future__ import annotations
@@ -23,35 +23,37 @@ from holdfast.codec.formatting import capitalize_first
 from holdfast.errors import UndecryptableValue
 
 ENCRYPTED_PREFIX = b"\xa7HF1"
-"""What sealed bytes begin with."""
+"""The prefix of encrypted bytes."""
 ENCRYPTED_TEXT_PREFIX = "sealed:HF1:"
-"""What a sealed text begins with."""
+"""The prefix of an encrypted text."""
 
 _ENCRYPTED_TEXT_PATTERN = re.compile(re.escape(ENCRYPTED_TEXT_PREFIX) + r"[A-Za-z0-9_-]*=*")
 _RAW, _ZLIB = b"\x00", b"\x01"
 _MIN_COMPRESSED_BYTES = 1024
-"""Bytes above which compressing is worth the while."""
+"""Smaller values are not compressed."""
 _COMPRESSION_LEVEL = 1
-"""As for what stores compress themselves: quick."""
+"""Fast, like the compression of blobs."""
 
 
 class ValueEncryptor:
-    """Seals and opens values with an encryption. May be used from any thread."""
+    """Encrypts and decrypts values. May be used from any thread."""
 
     def __init__(self, encryption: Encryption) -> None:
         self._encryption = encryption
 
     def encrypt(self, data: bytes) -> bytes:
-        """The value, sealed."""
+        """Encrypt a value."""
         if not data or data.startswith(ENCRYPTED_PREFIX):
             return data
         form = _RAW
-        if len(data) > _MIN_COMPRESSED_BYTES and len(small := zlib.compress(data, _COMPRESSION_LEVEL)) < len(data):
-            form, data = _ZLIB, small
+        if len(data) > _MIN_COMPRESSED_BYTES:
+            compressed = zlib.compress(data, _COMPRESSION_LEVEL)
+            if len(compressed) < len(data):
+                form, data = _ZLIB, compressed
         return ENCRYPTED_PREFIX + self._encryption.encrypt(form + data)
 
     def decrypt(self, data: bytes) -> bytes:
-        """The value in the envelope; one that was never sealed as it is. Raises ``UndecryptableValue``."""
+        """Decrypt a value; one that is not encrypted stays as it is. Raises ``UndecryptableValue``."""
         if not data.startswith(ENCRYPTED_PREFIX):
             return data
         plain = self._encryption.decrypt(data[len(ENCRYPTED_PREFIX) :])
@@ -70,30 +72,30 @@ class ValueEncryptor:
         )
 
     def encrypt_text(self, text: str) -> str:
-        """The text, sealed."""
+        """Encrypt a text."""
         if not text or text.startswith(ENCRYPTED_TEXT_PREFIX):
             return text
-        sealed = self.encrypt(text.encode("utf-8", "surrogatepass"))
-        return ENCRYPTED_TEXT_PREFIX + base64.urlsafe_b64encode(sealed).decode()
+        encrypted = self.encrypt(text.encode("utf-8", "surrogatepass"))
+        return ENCRYPTED_TEXT_PREFIX + base64.urlsafe_b64encode(encrypted).decode()
 
     def decrypt_text(self, text: str) -> str:
-        """The text that was sealed; one that never was as it is. Raises ``UndecryptableValue``."""
-        sealed = _extract_encrypted(text)
-        return text if sealed is None else self.decrypt(sealed).decode("utf-8", "surrogatepass")
+        """Decrypt a text; one that is not encrypted stays as it is. Raises ``UndecryptableValue``."""
+        encrypted = _extract_encrypted(text)
+        return text if encrypted is None else self.decrypt(encrypted).decode("utf-8", "surrogatepass")
 
 
 def is_encrypted_value(data: bytes) -> bool:
-    """Whether this is a sealed value."""
+    """Whether a value is encrypted."""
     return data.startswith(ENCRYPTED_PREFIX)
 
 
 def describe_if_encrypted(data: bytes) -> str | None:
-    """What stands for a sealed value where it cannot be shown; ``None`` for one that is not sealed."""
-    return _describe_encrypted(data) if data.startswith(ENCRYPTED_PREFIX) else None
+    """A text that replaces an encrypted value on display; ``None`` for one that is not encrypted."""
+    return _describe_encrypted(data) if is_encrypted_value(data) else None
 
 
 def check_decrypted(data: bytes, subject: str) -> None:
-    """Raises ``UndecryptableValue`` if nobody has opened this value, which ``subject`` names, on its way here."""
+    """Raise ``UndecryptableValue`` if this value is still encrypted; ``subject`` names it in the message."""
     if not data.startswith(ENCRYPTED_PREFIX):
         return
     key_id = read_key_id(data[len(ENCRYPTED_PREFIX) :])
@@ -107,17 +109,16 @@ def check_decrypted(data: bytes, subject: str) -> None:
 
 def check_decrypted_text(text: str, subject: str) -> None:
     """The same for a text."""
-    if text.startswith(ENCRYPTED_TEXT_PREFIX) and (sealed := _extract_encrypted(text)) is not None:
-        check_decrypted(sealed, subject)
+    check_decrypted(_extract_encrypted(text) or b"", subject)
 
 
 def mask_encrypted_text(text: str) -> str:
-    """The text for people: where something is sealed in it, that is said instead."""
-    return _ENCRYPTED_TEXT_PATTERN.sub(_describe_match, text) if ENCRYPTED_TEXT_PREFIX in text else text
-
-
-def _describe_match(found: re.Match[str]) -> str:
-    return _describe_encrypted(_extract_encrypted(found[0]) or ENCRYPTED_PREFIX)
+    """The text for display, with descriptions in place of its encrypted parts."""
+    if ENCRYPTED_TEXT_PREFIX not in text:
+        return text
+    return _ENCRYPTED_TEXT_PATTERN.sub(
+        lambda found: _describe_encrypted(_extract_encrypted(found[0]) or ENCRYPTED_PREFIX), text
+    )
 
 
 def _describe_encrypted(encrypted: bytes) -> str:
@@ -126,11 +127,11 @@ def _describe_encrypted(encrypted: bytes) -> str:
 
 
 def _extract_encrypted(text: str) -> bytes | None:
-    """The sealed bytes in a text; ``None`` if it only looks like one that has some."""
+    """The encrypted bytes in a text; ``None`` if it is not encrypted."""
     if not text.startswith(ENCRYPTED_TEXT_PREFIX):
         return None
     try:
-        sealed = base64.urlsafe_b64decode(text[len(ENCRYPTED_TEXT_PREFIX) :])
+        encrypted = base64.urlsafe_b64decode(text[len(ENCRYPTED_TEXT_PREFIX) :])
     except (binascii.Error, ValueError):
         return None
-    return sealed if sealed.startswith(ENCRYPTED_PREFIX) else None
+    return encrypted if is_encrypted_value(encrypted) else None

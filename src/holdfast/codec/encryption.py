@@ -1,15 +1,15 @@
-"""Encryption of what is recorded: the interface, and one that is ready to be used.
+"""Encryption of recorded values: the interface, and a ready implementation.
 
-``Encryption`` turns bytes into bytes that tell nothing, and back. It knows nothing of runs and stores: the journal
-engine's stores apply it by ``stores.encrypted``, another engine by whatever it has for that. Whoever keeps keys
-elsewhere (a key service, a hardware module) writes one of their own.
+``Encryption`` encrypts and decrypts bytes. It knows nothing of runs and stores: the journal engine's stores apply it
+through ``stores.encrypted``, another engine in its own way. Users with keys elsewhere (a key service, a hardware
+module) write their own subclass.
 
-``AesEncryption`` is AES-256 in GCM. What it makes is a header of five bytes (the version of the format, the id of the
-key), a random nonce of 96 bits, and the encrypted bytes with their tag. The header is authenticated: a changed key id
-is noticed like any other change. The id of a key is derived from it, and tells nothing about it.
+``AesEncryption`` is AES-256-GCM. Its output is a header of five bytes (the version of the format, the id of the key), a
+random nonce of 96 bits, and the encrypted bytes with their tag. The header is authenticated: a changed key id is
+noticed like any other change. The id of a key is derived from it, and reveals nothing about it.
 
-Nonces are random, so a key must not write for ever: after four billion values (2 to the power of 32) the chance that
-two have the same nonce is no longer negligible. Put a new key in front of the others long before.
+Nonces are random, so a key must not encrypt forever: after four billion values (2 to the power of 32) the chance that
+two have the same nonce is no longer negligible. Put a new key in front of the others long before that.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEYS_VARIABLE = "HOLDFAST_ENCRYPTION_KEYS"
-"""The environment variable that holds the keys: base64, separated by commas, the one that writes first."""
+"""The environment variable with the keys: base64, separated by commas, the one that encrypts first."""
 KEY_SOURCE_HINT = (
     f"Keys come from the `encryption` argument of Runtime and Client, else from {KEYS_VARIABLE}: add the key there, "
-    "also "
-    f"one that writes no more"
+    f"also one that writes no more"
 )
 
 _KEY_SIZE = 32
@@ -45,7 +44,8 @@ _HEADER_SIZE = len(_VERSION) + _KEY_ID_SIZE
 
 
 class Encryption(ABC):
-    """Encrypts and decrypts bytes. Both methods are called from any thread, several at a time, and do not wait long.
+    """Encrypts and decrypts bytes. Both methods are called from any thread, several at a time, and must not block for
+    long.
 
     Raise any exception of your own, such as a ``ConnectionError``, if the encryption does not work at the moment.
     Holdfast treats that like a database that it cannot reach: runs keep their place, and it tries again.
@@ -53,18 +53,21 @@ class Encryption(ABC):
 
     @abstractmethod
     def encrypt(self, plain: bytes) -> bytes:
-        """The bytes, so that nobody without the key learns more of them than their length.
+        """Encrypt bytes. Without the key, the result reveals only their length.
 
         Raise ``UnrecordableValue`` for a value that can never be encrypted: only its own run fails.
         """
 
     @abstractmethod
     def decrypt(self, encrypted: bytes) -> bytes:
-        """What ``encrypt`` was given. Raises ``UndecryptableValue``: the key is not at hand, or they were changed."""
+        """Decrypt the result of ``encrypt``.
+
+        Raise ``UndecryptableValue`` if the key is missing or the bytes were changed.
+        """
 
 
 class AesEncryption(Encryption):
-    """AES-256-GCM. The first key writes, all of them read: so keys are exchanged one after the other.
+    """AES-256-GCM. The first key encrypts, all of them decrypt, so keys can be rotated one by one.
 
     Args:
         keys: each 32 random bytes, or their base64 text, as ``AesEncryption.new_key()`` and ``holdfast encryption-key``
@@ -85,7 +88,7 @@ class AesEncryption(Encryption):
 
     @classmethod
     def from_environment(cls) -> AesEncryption | None:
-        """With the keys in ``HOLDFAST_ENCRYPTION_KEYS``; ``None`` if that is not set. Raises ``UsageError``."""
+        """An encryption with the keys in ``HOLDFAST_ENCRYPTION_KEYS``, if that is set. Raises ``UsageError``."""
         text = os.environ.get(KEYS_VARIABLE, "").strip()
         if not text:
             return None
@@ -101,16 +104,16 @@ class AesEncryption(Encryption):
 
     @property
     def key_ids(self) -> tuple[str, ...]:
-        """The ids of the keys, the one that writes first. They tell nothing about the keys."""
+        """The ids of the keys, the one that encrypts first. They reveal nothing about the keys."""
         return tuple(key.hex() for key in self._keys)
 
     def encrypt(self, plain: bytes) -> bytes:
-        """Header, nonce, and the encrypted bytes."""
+        """Encrypt with the first key."""
         header, nonce = _VERSION + self._writing_key_id, secrets.token_bytes(_NONCE_SIZE)
         return header + nonce + self._keys[self._writing_key_id].encrypt(nonce, plain, header)
 
     def decrypt(self, encrypted: bytes) -> bytes:
-        """What was encrypted with one of the keys. Raises ``UndecryptableValue``."""
+        """Decrypt bytes that were encrypted with one of the keys. Raises ``UndecryptableValue``."""
         header, nonce = encrypted[:_HEADER_SIZE], encrypted[_HEADER_SIZE : _HEADER_SIZE + _NONCE_SIZE]
         if header[:1] != _VERSION or len(encrypted) < _HEADER_SIZE + _NONCE_SIZE + _TAG_SIZE:
             raise UndecryptableValue(
@@ -144,7 +147,7 @@ class AesEncryption(Encryption):
 
 
 def read_key_id(encrypted: bytes) -> str:
-    """The id of the key that ``AesEncryption`` has sealed this with; ``""`` if it does not look like its work."""
+    """The id of the key that ``AesEncryption`` used; ``""`` if the bytes are not in its format."""
     return encrypted[1:_HEADER_SIZE].hex() if encrypted[:1] == _VERSION and len(encrypted) > _HEADER_SIZE else ""
 
 
@@ -160,18 +163,18 @@ def _import_aesgcm() -> type[AESGCM]:
 
 
 def _validate_key(given: bytes | str, subject: str) -> bytes:
-    """A key, as bytes. What is wrong with it is said without showing it."""
-    how = "It is 32 random bytes in base64, as `holdfast encryption-key` makes it."
+    """A key as bytes. Errors do not contain the key."""
+    hint = "It is 32 random bytes in base64, as `holdfast encryption-key` makes it."
     if isinstance(given, str):
         text = given.strip().replace("-", "+").replace("_", "/")
         try:
             key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
         except (binascii.Error, ValueError):
-            raise UsageError(f"{subject} is not base64. {how}") from None
+            raise UsageError(f"{subject} is not base64. {hint}") from None
     else:
         key = given
     if len(key) != _KEY_SIZE:
-        raise UsageError(f"{subject} has {len(key)} bytes, and an encryption key has {_KEY_SIZE}. {how}")
+        raise UsageError(f"{subject} has {len(key)} bytes, and an encryption key has {_KEY_SIZE}. {hint}")
     return key
 
 

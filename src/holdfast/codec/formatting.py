@@ -1,7 +1,7 @@
-"""How the codec's errors speak: what happened, of which type, where inside the value, and the way out.
+"""Texts of the codec's errors: what happened, to which type, where inside the value, and what to do.
 
-Messages carry types and paths, never the values themselves: an error ends up in logs and in the journal, and the value
-that could not be recorded may be a secret or a gigabyte.
+Messages contain types and paths, never the values themselves: an error ends up in logs and in the journal, and the
+value that could not be recorded may be a secret or a gigabyte.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from holdfast.errors import UnreadableRecord, UnrecordableValue
 
 get_type: Callable[[object], type[Any]] = type
-"""``type(value)``, typed for values of which nothing is known."""
+"""``type(value)``, typed for values of unknown type."""
 
 
 def format_type(annotation: object) -> str:
@@ -32,7 +32,7 @@ def format_type(annotation: object) -> str:
 
 
 def capitalize_first(subject: str) -> str:
-    """What is meant, as the beginning of a sentence: ``The output of step 'extract'``."""
+    """The subject as the beginning of a sentence: ``The output of step 'extract'``."""
     return f"{subject[:1].upper()}{subject[1:]}"
 
 
@@ -53,24 +53,24 @@ def format_key(key: object) -> str:
 
 
 def make_unrecordable_error(subject: str, problem: str, hint: str) -> UnrecordableValue:
-    """The error for a value that would not survive, in the one shape all of them have."""
+    """The error for a value that would not survive being recorded."""
     return UnrecordableValue(f"{capitalize_first(subject)} cannot be recorded: {problem}. {hint}")
 
 
 def make_unreadable_error(subject: str, annotation: object, error: ValidationError) -> UnreadableRecord:
     """The error for recorded bytes that do not fit the declared type."""
     first = error.errors(include_url=False, include_input=False)[0]
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    others = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return UnreadableRecord(
         f"{capitalize_first(subject)} cannot be read as `{format_type(annotation)}`: "
-        f"{format_path(location_to_path(first['loc']))}{describe_validation_error(first)}{more}. If the type has "
-        "changed since this was recorded, "
-        "make it accept the older form too, for example by giving new fields a default."
+        f"{format_path(location_to_path(first['loc']))}{describe_validation_error(first)}{others}. If the type has "
+        "changed since this was recorded, make it accept the older form too, for example by giving new fields a "
+        "default."
     )
 
 
 def describe_validation_error(error: ErrorDetails) -> str:
-    """What pydantic says is wrong. A validator of the user's may quote the value, so its words are not passed on."""
+    """pydantic's message. A user's validator may quote the value, so its message is not passed on."""
     return "a validator refuses it" if error["type"] in ("value_error", "assertion_error") else error["msg"]
 
 
@@ -95,7 +95,7 @@ def suggest_fix(value: object, *, is_annotated: bool = False) -> str:
 
 
 def is_secret(value: object) -> bool:
-    """A pydantic secret: it prints itself as stars, and so would its record."""
+    """Whether this is a pydantic secret, which prints itself as stars, and would be recorded as stars."""
     return callable(getattr(cast("type[Any]", type(value)), "get_secret_value", None))
 
 
@@ -113,5 +113,5 @@ def is_declarable(value: object) -> bool:
 
 
 def truncate(text: str, max_length: int) -> str:
-    """At most so many characters of it."""
+    """The text, with at most ``max_length`` characters."""
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

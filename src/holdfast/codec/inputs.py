@@ -1,11 +1,10 @@
-"""A run's inputs: one JSON object, an entry for each argument that was given.
+"""A run's inputs: one JSON object with an entry for each given argument.
 
-Two callers write it. The workflow's own process has the signature and the types (``InputsCodec``); a client somewhere
-else has only the parameters' names (``encode_inputs_by_name``). Whichever wrote it, the worker reads it by the declared
-types. Arguments that were left to their defaults are left out: the defaults are the code's, and the worker has the
-code.
+It has two writers. The workflow's own process has the signature and the types (``InputsCodec``); a client elsewhere has
+only the parameters' names (``encode_inputs_by_name``). In both cases the worker reads it by the declared types.
+Arguments with default values are left out: the defaults belong to the code, and the worker has the code.
 
-Every fault here is an ``InputError``: it belongs to the caller, who is still there to be told.
+Every error here is an ``InputError``: the caller made the mistake, and is still there to see it.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, cast
 
 from pydantic_core import from_json, to_json, to_jsonable_python
@@ -31,11 +31,11 @@ _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
 MAX_SCHEMA_LENGTH = 32 * 1024
-"""Bytes of a JSON schema of inputs. A larger one is not announced, and only the names are checked at a start."""
+"""Maximum size of a JSON schema of inputs. A larger one is not announced, and a start checks only the names."""
 
 
 class InputsCodec:
-    """Turns the arguments of one workflow into bytes and back, each by the type that is declared for it."""
+    """Turns the arguments of one workflow into bytes and back, each by its declared type."""
 
     def __init__(self, workflow: str, signature: inspect.Signature, hints: Mapping[str, Any]) -> None:
         self._workflow = workflow
@@ -48,17 +48,17 @@ class InputsCodec:
             for name, parameter in self._parameters_by_name.items()
         }
         self.parameters: tuple[str, ...] = tuple(self._parameters_by_name)
-        """The names under which inputs are stored; those of ``*args`` and ``**kwargs`` keep their stars."""
+        """The names under which inputs are stored; ``*args`` and ``**kwargs`` keep their stars."""
 
     @cached_property
     def schema(self) -> str:
-        """A JSON schema of the inputs as they are stored, as text: for those who start runs without the code."""
+        """A JSON schema of the stored inputs, as text, for clients that start runs without the code."""
         properties: dict[str, Any] = {}
         definitions: dict[str, Any] = {}
         for name, parameter in self._parameters_by_name.items():
             found = self._codecs[name].build_json_schema(f"{parameter.name}.")
             inner = cast("dict[str, Any]", found.pop("$defs", {}))
-            definitions |= {f"{parameter.name}.{key}": one for key, one in inner.items()}
+            definitions |= {f"{parameter.name}.{key}": definition for key, definition in inner.items()}
             if parameter.kind is _VAR_POSITIONAL:
                 found = {"type": "array", "items": found}
             elif parameter.kind is _VAR_KEYWORD:
@@ -70,11 +70,10 @@ class InputsCodec:
         return text
 
     def _list_required(self) -> list[str]:
-        empty, open_ended = inspect.Parameter.empty, (_VAR_POSITIONAL, _VAR_KEYWORD)
         return [
             name
-            for name, one in self._parameters_by_name.items()
-            if one.default is empty and one.kind not in open_ended
+            for name, parameter in self._parameters_by_name.items()
+            if parameter.default is inspect.Parameter.empty and not name.startswith("*")
         ]
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
@@ -150,9 +149,8 @@ class InputsCodec:
                 f"The inputs of workflow {self._workflow!r} must be a JSON object: {self._format_signature()}."
             )
         entries = cast("dict[str, Any]", entries)
-        strangers = [name for name in entries if name not in self._parameters_by_name]
-        if strangers:
-            names = ", ".join(map(repr, strangers))
+        if unknown := [name for name in entries if name not in self._parameters_by_name]:
+            names = ", ".join(map(repr, unknown))
             raise InputError(f"Workflow {self._workflow!r} has no input {names}: {self._format_signature()}.")
         return entries, tagged
 
@@ -174,35 +172,30 @@ class InputsCodec:
 def encode_inputs_by_name(
     workflow: str, parameters: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> bytes:
-    """The inputs of a call by a client that knows the workflow's parameter names, and nothing else of it."""
+    """Encode the inputs of a call by a client that knows only the workflow's parameter names."""
     call = f"{workflow}({', '.join(parameters)})"
     named = [name for name in parameters if not name.startswith("*")]
-    before_star: list[str] = []
-    for name in parameters:
-        if name.startswith("*"):
-            break
-        before_star.append(name)
-    rest = next((name for name in parameters if name.startswith("*") and not name.startswith("**")), None)
-    others = next((name for name in parameters if name.startswith("**")), None)
+    positional = list(takewhile(lambda name: not name.startswith("*"), parameters))
+    var_positional = next((name for name in parameters if name.startswith("*") and not name.startswith("**")), None)
+    var_keyword = next((name for name in parameters if name.startswith("**")), None)
 
-    given: dict[str, object] = dict(zip(before_star, args, strict=False))
-    surplus = list(args[len(before_star) :])
-    if surplus:
-        if rest is None:
+    given: dict[str, object] = dict(zip(positional, args, strict=False))
+    if surplus := list(args[len(positional) :]):
+        if var_positional is None:
             raise InputError(f"Workflow {workflow!r} was given {len(args)} positional arguments: {call}.")
-        given[rest] = surplus
+        given[var_positional] = surplus
     unnamed: dict[str, object] = {}
     for name, value in kwargs.items():
         if name in given:
             raise InputError(f"Workflow {workflow!r} was given {name!r} twice: {call}.")
         if name in named:
             given[name] = value
-        elif others is not None:
+        elif var_keyword is not None:
             unnamed[name] = value
         else:
             raise InputError(f"Workflow {workflow!r} has no input {name!r}: {call}.")
-    if others is not None and unnamed:
-        given[others] = unnamed
+    if var_keyword is not None and unnamed:
+        given[var_keyword] = unnamed
     return _join_object([(name, _pack_input(workflow, name, given[name])) for name in parameters if name in given])
 
 
@@ -218,7 +211,7 @@ def _pack_input(workflow: str, name: str, value: Any) -> bytes:
 
 
 def _to_data(value: object) -> object:
-    """Models, dataclasses, enums and the like as the data that the workflow's own types will read."""
+    """A model, dataclass, or enum as the data that the workflow's own types will read."""
     if is_secret(value):
         raise TypeError("secrets are not recorded")
     if get_data_fields(type(value)) is not None:
@@ -236,7 +229,7 @@ def _get_stored_name(parameter: inspect.Parameter) -> str:
 
 
 def _join_object(entries: Sequence[tuple[str, bytes]]) -> bytes:
-    """One JSON object of encoded values. With one tagged value, the whole is tagged and the plain ones say so."""
+    """One JSON object of encoded values. If one value is tagged, the object is, and plain values are marked."""
     if not any(data[:1] == TAGGED_PREFIX for _, data in entries):
         return b"{" + b",".join(to_json(name) + b":" + data for name, data in entries) + b"}"
     if any(name[:1] == "$" for name, _ in entries):

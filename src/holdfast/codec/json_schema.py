@@ -1,9 +1,9 @@
-"""JSON schemas of declared types, for those who have none of the code: clients, servers and forms.
+"""JSON schemas of declared types, for clients, servers, and forms, which do not have the code.
 
 A schema here is as strict as a start in the process that has the code: a text is not a number, even if pydantic would
-read it as one. Where JSON Schema cannot say what a type takes (a validator that runs first, an alias beside the name, a
-class that pydantic does not know), it says that anything will do, and the worker checks by the type itself. Defaults
-are left out: they belong to the code, and may be secret.
+read it as one. Where JSON Schema cannot describe what a type takes (a validator that runs first, an alias in addition
+to the name, a class that pydantic does not know), the schema accepts anything, and the worker checks by the type
+itself. Defaults are left out: they belong to the code, and may be secret.
 """
 
 from __future__ import annotations
@@ -19,39 +19,34 @@ class _TolerantSchemaGenerator(GenerateJsonSchema):
     """pydantic's JSON schema, with a gap for everything that it cannot describe."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
-        """A class that JSON schema knows nothing of."""
         return {}
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Titles that are made of names say nothing."""
-        return False
+        return False  # a title made of the name says nothing
 
     def default_schema(self, schema: Any) -> JsonSchemaValue:
-        """Without the default itself."""
         return self.generate_inner(schema["schema"])
 
+    # A user's validator that sees the value first may take anything, unless it declares what it takes.
+
     def function_before_schema(self, schema: Any) -> JsonSchemaValue:
-        """A validator of the user's that sees the value first may take anything, unless it says what it takes."""
         return super().function_before_schema(schema) if "json_schema_input_schema" in schema else {}
 
     def function_wrap_schema(self, schema: Any) -> JsonSchemaValue:
-        """The same."""
         return super().function_wrap_schema(schema) if "json_schema_input_schema" in schema else {}
 
     def function_plain_schema(self, schema: Any) -> JsonSchemaValue:
-        """The same."""
         return super().function_plain_schema(schema) if "json_schema_input_schema" in schema else {}
 
+    # Records are read by name or alias, and a schema knows only one of them.
+
     def model_fields_schema(self, schema: Any) -> JsonSchemaValue:
-        """Records are read by name or alias, and a schema knows one of them."""
         return {"type": "object"} if _has_aliases(schema["fields"].values()) else super().model_fields_schema(schema)
 
     def typed_dict_schema(self, schema: Any) -> JsonSchemaValue:
-        """The same."""
         return {"type": "object"} if _has_aliases(schema["fields"].values()) else super().typed_dict_schema(schema)
 
     def dataclass_args_schema(self, schema: Any) -> JsonSchemaValue:
-        """The same."""
         return {"type": "object"} if _has_aliases(schema["fields"]) else super().dataclass_args_schema(schema)
 
     def enum_schema(self, schema: Any) -> JsonSchemaValue:
@@ -67,14 +62,14 @@ class _TolerantSchemaGenerator(GenerateJsonSchema):
 
 
 def build_json_schema(adapter: TypeAdapter[Any], definition_prefix: str) -> dict[str, Any]:
-    """What values of this type look like as JSON; definitions are referred to as ``#/$defs/{definitions}Name``."""
+    """The JSON schema of a type; references to definitions are ``#/$defs/{definition_prefix}Name``."""
     try:
         return adapter.json_schema(
             by_alias=False,
             ref_template=f"#/$defs/{definition_prefix}{{model}}",
             schema_generator=_TolerantSchemaGenerator,
         )
-    except Exception:  # whatever a type of the user's raises: the worker checks it
+    except Exception:  # a user's type may raise anything; the worker checks the value
         return {}
 
 

@@ -1,20 +1,19 @@
-"""The key that a run has in its queue, from a template over its inputs: ``{customer}``.
+"""The key of a run in its queue, from a template over its inputs: ``{customer}``.
 
-Keys are like ids (see ``run_ids``): whoever starts a run gives it the same one, with the code of its workflow or not.
-But an input may be ``None``, or left out: then it is nobody's in particular, and has no key. So that a client knows
-what is meant by an input that was left out, a template is announced with the defaults of its workflow in it, where a
-format has its place: ``{customer:acme}``.
+Keys are like ids (see ``run_ids``): every process that starts a run gives it the same key, with the code of its
+workflow or without. But an input may be ``None`` or left out: then the run has no key. A client must know the value of
+an input that was left out, so a template is announced with the defaults of its workflow in place of formats:
+``{customer:acme}``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from string import Formatter
 from typing import Any, cast
 from urllib.parse import quote, unquote
 
 from holdfast.codec.canonical import decode_plain
-from holdfast.codec.run_ids import NOT_GIVEN, format_scalar, get_input
+from holdfast.codec.run_ids import NOT_GIVEN, format_scalar, get_input, parse_template
 from holdfast.errors import InputError
 
 MAX_KEY_LENGTH = 200
@@ -23,17 +22,12 @@ MAX_KEY_LENGTH = 200
 def prepare_key_template(
     template: str, parameters: Collection[str], defaults: Mapping[str, object], *, accepts_any: bool = False
 ) -> str:
-    """A template as it is announced. Raises ``InputError`` if it is none, or names what is no input of the workflow."""
+    """The announced form of a template. Raises ``InputError`` if it is invalid, or names an unknown input."""
     announced: list[str] = []
-    for literal, field, spec in _parse_template(template):
+    for literal, field, _ in parse_template(template, "key=", "{customer}"):
         announced.append(literal.replace("{", "{{").replace("}", "}}"))
         if field is None:
             continue
-        if not field.isidentifier() or spec:
-            raise InputError(
-                f"key={template!r} may hold only the names of inputs, as in '{{customer}}': no attributes, indexes, "
-                f"conversions or formats. Make what you need an input of its own."
-            )
         if field not in parameters and not accepts_any:
             inputs = ", ".join(parameters) or "none"
             raise InputError(f"key={template!r} names {field!r}, which is no input of the workflow (inputs: {inputs})")
@@ -44,11 +38,11 @@ def prepare_key_template(
 
 
 def render_key(template: str, data: bytes, workflow: str) -> str:
-    """The key that an announced template gives for encoded inputs; ``""``: none of the inputs in it was given."""
+    """The key for encoded inputs by an announced template; ``""``: none of its inputs was given."""
     inputs = cast("dict[str, Any]", decode_plain(data))
     rendered: list[str] = []
     is_given = False
-    for literal, field, spec in _parse_template(template):
+    for literal, field, spec in parse_template(template, "key=", "{customer}", allow_formats=True):
         rendered.append(literal)
         if field is None:
             continue
@@ -67,7 +61,7 @@ def render_key(template: str, data: bytes, workflow: str) -> str:
 
 
 def validate_key(key: object, error_prefix: str = "", name: str = "key") -> str:
-    """A text that can be a key. Raises ``InputError``, which begins with ``error_prefix``."""
+    """Check a key, and return it as text. Raises ``InputError``, which begins with ``error_prefix``."""
     if isinstance(key, int) and not isinstance(key, bool):
         key = str(key)
     if not isinstance(key, str) or len(key) > MAX_KEY_LENGTH or not key.isprintable():
@@ -76,11 +70,3 @@ def validate_key(key: object, error_prefix: str = "", name: str = "key") -> str:
             "whole number"
         )
     return key
-
-
-def _parse_template(template: str) -> list[tuple[str, str | None, str]]:
-    try:
-        parts = list(Formatter().parse(template))
-    except ValueError as error:
-        raise InputError(f"key={template!r} cannot be read: {error}") from error
-    return [(literal, field, (spec or "") + (conversion or "")) for literal, field, spec, conversion in parts]

@@ -5,9 +5,9 @@ imports a module and never calls an ``__init__``. Whether that will work is deci
 trying it. If it does not work, ``StepFailed`` is recorded in its place, so that the workflow sees the same thing live
 and on replay.
 
-An exception is the user's code: its ``__str__`` and its attributes may raise anything, also ``SystemExit``, which would
-end the worker, and its message may hold a whole response. So everything is caught here, and what is recorded is
-bounded, far below what a value may take: an error is shown to people and read with every replay.
+An exception is the user's code: its ``__str__`` and its attributes may raise anything, even ``SystemExit``, which would
+end the worker, and its message may contain a whole response. So everything is caught here, and the size of the record
+is limited, far below the limit of a value: people read errors, and so does every replay.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast import errors
-from holdfast.codec.encrypted_values import check_decrypted
 from holdfast.codec.formatting import capitalize_first
-from holdfast.codec.tags import pack, unpack
+from holdfast.codec.tags import pack, unpack_record
 from holdfast.errors import CodecError, UnreadableRecord
 
 MAX_MESSAGE_LENGTH = 32_768
-"""How much of a message is recorded. The middle is cut out of a longer one, and what is left says so. Arguments that
-take more give way to the message."""
+"""Maximum length of a recorded message. A longer one loses its middle, with a note that says so. Larger arguments are
+replaced by the message."""
 MAX_ATTRIBUTE_BYTES = 131_072
-"""How much is recorded of an exception's attributes."""
+"""Maximum size of an exception's recorded attributes."""
 _MAX_TRACEBACK_BYTES = 4096
 _MAX_TRACEBACK_MESSAGE_LENGTH = 1000
 _MAX_CAUSE_LENGTH = 500
@@ -40,7 +39,7 @@ _BUILTIN_ATTRIBUTES: tuple[tuple[type[BaseException], tuple[str, ...]], ...] = (
     (AttributeError, ("name",)),
     (NameError, ("name",)),
 )
-"""What built-in exceptions keep neither in ``args`` nor in ``__dict__``."""
+"""Attributes that built-in exceptions keep neither in ``args`` nor in ``__dict__``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +62,16 @@ def encode_error(exc: BaseException) -> bytes:
             data = _pack_exception(exc, message, common)
             str(decode_error(data, ()))
         except BaseException:
-            pass  # whatever went wrong now would go wrong on replay
+            pass  # the same would fail on replay
         else:
             return data
-    stand_in = f"{type(exc).__qualname__}: {message}"
+    replacement = f"{type(exc).__qualname__}: {message}"
     return pack(
         {
             "type": "holdfast.errors.StepFailed",
             "qualname": "StepFailed",
-            "message": stand_in,
-            "args": [stand_in],
+            "message": replacement,
+            "args": [replacement],
             "attributes": {"step": ""},
             **common,
         },
@@ -95,8 +94,7 @@ def decode_error(
     if cls is None:
         raise UnreadableRecord(
             f"{capitalize_first(subject)} is a `{name}`, and no class of that name is loaded here. Import it in the "
-            "module that "
-            f"defines the workflow. Its message was: {message}"
+            f"module that defines the workflow. Its message was: {message}"
         )
     args = record.get("args")
     try:
@@ -108,18 +106,19 @@ def decode_error(
 
 
 def read_error_info(data: bytes) -> ErrorInfo:
-    """The recorded error in words; needs none of the code that raised it."""
+    """The recorded error as text. This needs none of the code that raised it."""
     record = _read_error_record(data)
     return ErrorInfo(str(record["type"]), str(record["message"]), str(record.get("traceback") or ""))
 
 
 def get_error_message(exc: BaseException) -> str:
-    """What the exception says, in at most ``MAX_MESSAGE_LENGTH`` and a few words. Never raises."""
+    """The exception's message, with little more than ``MAX_MESSAGE_LENGTH`` characters. Never raises."""
     try:
         text = str(exc)
     except BaseException as error:
         return f"<its message could not be made: {type(error).__name__}>"
-    return _escape_surrogates(_shorten(text, MAX_MESSAGE_LENGTH))
+    text = _shorten(text, MAX_MESSAGE_LENGTH)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _pack_exception(exc: Exception, message: str, common: Mapping[str, object]) -> bytes:
@@ -129,7 +128,7 @@ def _pack_exception(exc: Exception, message: str, common: Mapping[str, object]) 
     room = MAX_ATTRIBUTE_BYTES
     for name, value in _collect_attributes(exc).items():
         size = _measure_size(value)
-        # Attributes of our own errors are data that the run goes on with, such as the arguments of a call to approve.
+        # Attributes of Holdfast's own errors are data that the run needs, such as the arguments of a call to approve.
         if size is None or (size > room and not type(exc).__module__.startswith("holdfast.")):
             omitted.append(name)
         else:
@@ -147,13 +146,13 @@ def _pack_exception(exc: Exception, message: str, common: Mapping[str, object]) 
 
 
 def _can_record_args(args: tuple[object, ...]) -> bool:
-    """Whether these arguments can be recorded as they are; else the message is recorded in their place."""
+    """Whether these arguments can be recorded as they are; otherwise the message replaces them."""
     sizes = [_measure_size(value) for value in args]
     return all(size is not None for size in sizes) and sum(size or 0 for size in sizes) <= MAX_MESSAGE_LENGTH
 
 
 def _measure_size(value: object) -> int | None:
-    """How many bytes a value takes in a record, roughly if too many; ``None``: it cannot be recorded."""
+    """The size of a value in a record, roughly if it is too large; ``None``: it cannot be recorded."""
     if isinstance(value, str | bytes) and len(value) > MAX_ATTRIBUTE_BYTES:
         return len(value)
     try:
@@ -197,10 +196,10 @@ def _rebuild(cls: type[Exception], args: tuple[Any, ...], record: Mapping[str, A
 
 
 def _resolve_class(module: str, qualname: str, namespaces: Sequence[Mapping[str, object]]) -> type[Exception] | None:
-    """The class of that name, by looking and never by importing: a module's ``__getattr__`` is not asked either."""
+    """The class of that name, without importing anything or calling a module's ``__getattr__``."""
     loaded = builtins if module == "builtins" else errors if module == errors.__name__ else sys.modules.get(module)
-    places = [*([vars(loaded)] if loaded is not None else []), *namespaces]
-    return next((found for place in places if (found := _find_in_namespace(place, qualname)) is not None), None)
+    searched = [*([vars(loaded)] if loaded is not None else []), *namespaces]
+    return next((found for one in searched if (found := _find_in_namespace(one, qualname)) is not None), None)
 
 
 def _find_in_namespace(namespace: Mapping[str, object], qualname: str) -> type[Exception] | None:
@@ -210,33 +209,23 @@ def _find_in_namespace(namespace: Mapping[str, object], qualname: str) -> type[E
         if not isinstance(found, type):
             return None
         namespace = vars(found)
-    if isinstance(found, type) and issubclass(found, Exception):
-        return found
-    return None
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 
 def _read_error_record(data: bytes) -> dict[str, Any]:
-    try:
-        record = unpack(data)
-    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
-        check_decrypted(data, "a recorded error")
-        raise UnreadableRecord(f"A recorded error cannot be read: {error}.") from error
+    record = unpack_record(data, "a recorded error")
     if not isinstance(record, dict) or not {"type", "qualname", "message", "attributes"} <= record.keys():
         raise UnreadableRecord("A recorded error cannot be read: it has no type and message.")
     return cast("dict[str, Any]", record)
 
 
 def _shorten(text: str, max_length: int) -> str:
-    """The text, with its middle cut out if it is longer."""
+    """The text without its middle if it is too long."""
     if len(text) <= max_length:
         return text
     tail = max_length // 4
     cut = len(text) - max_length
     return f"{text[: max_length - tail]}… [{cut:,} of {len(text):,} characters cut] …{text[-tail:]}"
-
-
-def _escape_surrogates(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _format_traceback(exc: BaseException) -> str:
@@ -253,9 +242,9 @@ def _shorten_messages(found: traceback.TracebackException | None) -> None:
     """Cut long messages, which would leave no room for the lines of code."""
     if found is None:
         return
-    said: Any = getattr(found, "_str", None)  # Python has no other way to it
-    if isinstance(said, str):
-        setattr(found, "_str", _shorten(said, _MAX_TRACEBACK_MESSAGE_LENGTH))  # noqa: B010
+    message: Any = getattr(found, "_str", None)  # Python has no other access to it
+    if isinstance(message, str):
+        setattr(found, "_str", _shorten(message, _MAX_TRACEBACK_MESSAGE_LENGTH))  # noqa: B010
     notes: Any = getattr(found, "__notes__", None)
     if isinstance(notes, list):
         found.__notes__ = [_shorten(str(note), _MAX_TRACEBACK_MESSAGE_LENGTH) for note in cast("list[Any]", notes)]

@@ -1,7 +1,7 @@
-"""Takes credentials out of texts that are recorded, logged or shown.
+"""Removes credentials from texts that are recorded, logged, or shown.
 
-Providers quote the key that they were sent, and exceptions quote URLs and headers. What looks like a key is replaced,
-and so is the value of every environment variable that holds one.
+Providers quote the key that they received, and exceptions quote URLs and headers. Everything that looks like a key is
+replaced, and so is the value of every environment variable that holds one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECRET_VARIABLE_PATTERN = re.compile(r"(_|^)(API_?KEY|TOKEN|SECRET|SECRET_ACCES
 
 
 def redact_secrets(text: str) -> str:
-    """The text without what looks like a key."""
+    """The text with ``[key]`` in place of everything that looks like a key."""
     text = _SECRET_PATTERN.sub(lambda found: f"{found['name'] or found['bearer'] or found['user'] or ''}[key]", text)
     for name, value in os.environ.items():
         if len(value) >= 8 and value in text and _SECRET_VARIABLE_PATTERN.search(name):

@@ -1,9 +1,9 @@
-"""Would a value survive being recorded? Compare it with what its own record reads back as.
+"""Whether a value survives being recorded: it is compared with what its own record reads back as.
 
-A value survives when what is decoded has the same types all the way down and the same content, so that code which
-sees the decoded value (as every workflow does, live and on replay alike) cannot tell it from the original. That is
-where a subclass loses its fields, a string becomes a number, or a secret becomes stars, and where it must be noticed:
-before the record is written, not when the run is replayed a week later.
+A value survives when the decoded value has the same types all the way down and the same content, so that code that sees
+the decoded value (as every workflow does, live and on replay) cannot tell it from the original. This is where a
+subclass loses its fields, a string becomes a number, or a secret becomes stars. It must be noticed before the record is
+written, not when the run is replayed a week later.
 
 One promotion is allowed, since Python itself makes it everywhere: an ``int`` where a ``float`` is declared.
 """
@@ -13,21 +13,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from types import NoneType
 from typing import Any, cast
-from uuid import UUID
 
 from holdfast.codec.formatting import format_key, format_type, get_type, is_secret
-
-_ATOMIC_TYPES = frozenset({str, int, bool, float, NoneType, bytes, datetime, date, time, timedelta, Decimal, UUID})
+from holdfast.codec.tags import ATOMIC_TYPES
 
 
 @dataclasses.dataclass(slots=True)
 class Difference:
-    """The first place where a value and its decoded record part."""
+    """The first difference between a value and its decoded record."""
 
     original: object
     problem: str
@@ -41,10 +37,10 @@ class Difference:
 
 
 def find_difference(original: Any, decoded: Any, uncomparable: list[type]) -> Difference | None:
-    """Where ``decoded``, decoded from the record of ``original``, is not what ``original`` was.
+    """The first difference between ``original`` and ``decoded``, which was decoded from its record.
 
     Types that cannot be compared (their equality is identity) are added to ``uncomparable``: for them, the caller
-    compares the bytes of a second encoding. So is ``float`` where an ``int`` stood for one, whose bytes may differ.
+    compares the bytes of a second encoding. So is ``float`` where an ``int`` was given for one: its bytes may differ.
     """
     kind = get_type(original)
     other = get_type(decoded)
@@ -55,7 +51,7 @@ def find_difference(original: Any, decoded: Any, uncomparable: list[type]) -> Di
         return Difference(
             original, f"there is a `{format_type(kind)}` that would be read back as `{format_type(other)}`", True
         )
-    if kind in _ATOMIC_TYPES:
+    if kind in ATOMIC_TYPES:
         if original == decoded or (kind in (float, Decimal) and math.isnan(original) and math.isnan(decoded)):
             return None
         return _make_changed_difference(original)
@@ -110,23 +106,23 @@ def _compare_sequences(a: Any, b: Any, uncomparable: list[type]) -> Difference |
         return _make_changed_difference(a)
     kinds = set(map(type, a))
     # One comparison in C settles long lists of plain items; a NaN in them falls through to the loop.
-    if kinds <= _ATOMIC_TYPES and a == b and list(map(type, a)) == list(map(type, b)):
+    if kinds <= ATOMIC_TYPES and a == b and list(map(type, a)) == list(map(type, b)):
         return None
     names: tuple[str, ...] | None = getattr(a, "_fields", None)
-    for index, (one, other) in enumerate(zip(a, b, strict=True)):
-        found = find_difference(one, other, uncomparable)
+    for index, (item, other_item) in enumerate(zip(a, b, strict=True)):
+        found = find_difference(item, other_item, uncomparable)
         if found:
             return found.add_parent(f".{names[index]}" if names else f"[{index}]")
     return None
 
 
 def _compare_mappings(a: Mapping[Any, Any], b: Mapping[Any, Any], uncomparable: list[type]) -> Difference | None:
-    for (key, one), (other_key, other) in zip(a.items(), b.items(), strict=False):
+    for (key, item), (other_key, other_item) in zip(a.items(), b.items(), strict=False):
         if key is not other_key and find_difference(key, other_key, uncomparable):
             if type(key) is type(other_key) and key not in b:
                 return Difference(key, f"the key {format_key(key)} would be lost")
             return Difference(key, f"the key {format_key(key)} would be read back as something else")
-        found = find_difference(one, other, uncomparable)
+        found = find_difference(item, other_item, uncomparable)
         if found:
             return found.add_parent(f"[{format_key(key)}]")
     if len(a) != len(b):
@@ -136,14 +132,14 @@ def _compare_mappings(a: Mapping[Any, Any], b: Mapping[Any, Any], uncomparable: 
 
 
 def _compare_sets(a: set[Any], b: set[Any], uncomparable: list[type]) -> Difference | None:
-    if a == b:
-        twins = {element: element for element in b}
-        for element in a:
-            found = find_difference(element, twins[element], uncomparable)
-            if found:
-                return found.add_parent("{…}")
-        return None
-    return _make_changed_difference(a)
+    if a != b:
+        return _make_changed_difference(a)
+    equals = {element: element for element in b}
+    for element in a:
+        found = find_difference(element, equals[element], uncomparable)
+        if found:
+            return found.add_parent("{…}")
+    return None
 
 
 def _compare_others(a: Any, b: Any, uncomparable: list[type]) -> Difference | None:
@@ -154,7 +150,7 @@ def _compare_others(a: Any, b: Any, uncomparable: list[type]) -> Difference | No
         if a is b or bool(a == b):
             return None
     except Exception:
-        return _make_changed_difference(a)  # an equality that cannot answer says nothing in favour of the record
+        return _make_changed_difference(a)  # an equality that raises proves nothing
     if kind.__eq__ is object.__eq__:
         uncomparable.append(kind)
         return None

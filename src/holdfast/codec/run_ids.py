@@ -1,8 +1,8 @@
 """Run ids from templates: ``etl-{customer}``.
 
-The id must be the same whoever starts the run, so a field is rendered from the canonical form of the input (``5.0``
-and ``5`` are one id), and templates have names only: an attribute, an index, a conversion or a format would need the
-value's class, which a client does not have.
+The id must be the same whichever process starts the run, so a field is rendered from the canonical form of the input
+(``5.0`` and ``5`` give one id), and templates contain only names: an attribute, an index, a conversion, or a format
+would need the value's class, which a client does not have.
 """
 
 from __future__ import annotations
@@ -20,37 +20,45 @@ from holdfast.errors import InputError
 
 MAX_ID_LENGTH = 200
 NOT_GIVEN = object()
+_LABEL, _EXAMPLE = "The id template ", "etl-{customer}"
 _COLLECTION_TYPES = (dict, list, tuple, set, frozenset)
 
 
 def parse_template_fields(template: str) -> tuple[str, ...]:
-    """The names in a template, in order; raises ``InputError`` for a template that has more than names in it."""
-    return tuple(field for _, field in _parse_template(template) if field is not None)
+    """The names in a template, in order. Raises ``InputError`` for a template with more than names."""
+    return tuple(field for _, field, _ in parse_template(template, _LABEL, _EXAMPLE) if field is not None)
 
 
 def render_run_id(template: str, data: bytes, workflow: str, defaults: Mapping[str, object] | None = None) -> str:
-    """The run id that a template gives for encoded inputs; ``defaults`` fill in for inputs that were left out."""
+    """The run id for encoded inputs; ``defaults`` replace inputs that were left out."""
     inputs = cast("dict[str, Any]", decode_plain(data))
     rendered: list[str] = []
-    for literal, field in _parse_template(template):
+    for literal, field, _ in parse_template(template, _LABEL, _EXAMPLE):
         rendered.append(literal)
         if field is not None:
             rendered.append(_render_field(field, inputs, defaults or {}, template, workflow))
     return _validate_run_id("".join(rendered), template, workflow)
 
 
-def _parse_template(template: str) -> list[tuple[str, str | None]]:
+def parse_template(
+    template: str, label: str, example: str, *, allow_formats: bool = False
+) -> list[tuple[str, str | None, str]]:
+    """The parts of a template: each a literal text, the name of an input after it, and the format of that input.
+
+    Raises ``InputError``, with ``label`` and ``example`` in the message, for more than names.
+    """
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
-        raise InputError(f"The id template {template!r} cannot be read: {error}.") from error
-    for _, field, spec, conversion in parts:
-        if field is not None and (not field.isidentifier() or spec or conversion):
+        raise InputError(f"{label}{template!r} cannot be read: {error}.") from error
+    fields = [(literal, field, (spec or "") + (conversion or "")) for literal, field, spec, conversion in parts]
+    for _, field, spec in fields:
+        if field is not None and not (field.isidentifier() and (allow_formats or not spec)):
             raise InputError(
-                f"The id template {template!r} may hold only the names of inputs, as in 'etl-{{customer}}': no "
-                "attributes, indexes, conversions or formats. Make what you need an input of its own."
+                f"{label}{template!r} may hold only the names of inputs, as in {example!r}: no attributes, indexes, "
+                "conversions or formats. Make what you need an input of its own."
             )
-    return [(literal, field) for literal, field, _, _ in parts]
+    return fields
 
 
 def _render_field(
@@ -73,7 +81,7 @@ def _render_field(
 
 
 def get_input(field: str, inputs: Mapping[str, Any], default: object) -> Any:
-    """The value of a field of a template among the inputs of a run, also those that are any others."""
+    """The value of a template's field among the inputs of a run, including those in ``**kwargs``."""
     others = next((value for name, value in inputs.items() if name.startswith("**")), None)
     if field in inputs:
         return inputs[field]
@@ -83,7 +91,7 @@ def get_input(field: str, inputs: Mapping[str, Any], default: object) -> Any:
 
 
 def format_scalar(value: Any) -> str | None:
-    """A single value as the text that it has in a template, whoever encoded it; ``None``: it is no single value."""
+    """The text of a single value in a template, however it was encoded; ``None``: it is not a single value."""
     if type(value) not in TAGGED_TYPES:
         value = to_jsonable_python(value, by_alias=False)
     return None if isinstance(value, _COLLECTION_TYPES) else str(canonicalize(value))

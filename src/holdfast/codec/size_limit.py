@@ -1,27 +1,27 @@
-"""How large a recorded value may be."""
+"""The maximum size of a recorded value."""
 
 from __future__ import annotations
 
 from holdfast.errors import ValueTooLarge
 
 DEFAULT_MAX_VALUE_BYTES = 64 * 1024 * 1024
-"""In bytes, unless a runtime or client is told otherwise: every replay reads every value of its run."""
+"""The default, in bytes. Every replay reads every value of its run."""
 
 
 class SizeLimit(int):
-    """A limit that knows what is to be done about values beyond it, where that is not to raise ``max_value=``."""
+    """A limit with its own hint for larger values, where raising ``max_value=`` would not help."""
 
     hint: str
 
     def __new__(cls, max_bytes: int, hint: str) -> SizeLimit:
-        """``hint`` is a sentence."""
+        """``hint`` is a sentence for the error message."""
         self = super().__new__(cls, max_bytes)
         self.hint = hint
         return self
 
 
 def validate_size(data: bytes, subject: str, max_bytes: int) -> bytes:
-    """The same bytes, if they may be recorded. ``subject`` is a phrase such as ``"the output of step 'extract'"``."""
+    """Return the bytes if they may be recorded. ``subject`` names them, as in ``"the output of step 'extract'"``."""
     if len(data) <= max_bytes:
         return data
     if isinstance(max_bytes, SizeLimit):
@@ -30,9 +30,8 @@ def validate_size(data: bytes, subject: str, max_bytes: int) -> bytes:
         )
     raise ValueTooLarge(
         f"{subject} takes {_format_size(len(data))}, and at most {_format_size(max_bytes)} are recorded: every "
-        "takeover reads all "
-        f"values of a run. Write it to a file or an object store and return its name, or raise the limit with "
-        f"`max_value=` of the Runtime (and of the Client that sends it)."
+        f"takeover reads all values of a run. Write it to a file or an object store and return its name, or raise the "
+        f"limit with `max_value=` of the Runtime (and of the Client that sends it)."
     )
 
 

@@ -1,20 +1,20 @@
 """The closed set of values that can be recorded without a declared type, and their bytes.
 
-The stored form is plain JSON wherever JSON says all there is to say. Otherwise it is the byte ``0x01`` followed by
-JSON in which an object with one key that starts with ``$`` is a tag: ``{"$tuple": [1, 2]}``, ``{"$datetime":
-"2024-05-01T12:00:00"}``. A dict that could be mistaken for a tag, or whose keys are not strings, is written as
-``{"$dict": [[key, value], ...]}``. ``{"$json": ...}`` holds plain JSON that is to be read as such, whatever its keys
-look like.
+The stored form is plain JSON wherever JSON preserves the value. Otherwise it is the byte ``0x01`` followed by JSON in
+which an object with one key that starts with ``$`` is a tag: ``{"$tuple": [1, 2]}``, ``{"$datetime":
+"2024-05-01T12:00:00"}``. A dict that could be mistaken for a tag, or with keys that are not strings, is written as
+``{"$dict": [[key, value], ...]}``. ``{"$json": ...}`` contains plain JSON, whatever its keys look like.
 
-The set is closed on purpose. Reading a record must never run code that the record names, and what comes back must be
-exactly what went in: a subclass of ``str`` or an ``Enum`` member would come back as something else, so it is refused.
+The set is closed on purpose. Reading a record must never run code that the record names, and the value read must be
+exactly the value written: a subclass of ``str`` or an ``Enum`` member would come back as something else, so it is
+refused.
 """
 
 from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from types import NoneType
@@ -23,42 +23,44 @@ from uuid import UUID
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from holdfast.codec.formatting import format_key, format_path, format_type, make_unrecordable_error, suggest_fix
+from holdfast.codec.encrypted_values import check_decrypted
+from holdfast.codec.formatting import (
+    capitalize_first,
+    format_key,
+    format_path,
+    format_type,
+    make_unrecordable_error,
+    suggest_fix,
+)
 from holdfast.codec.value_codec import EncodedValue
-from holdfast.errors import UnrecordableValue
+from holdfast.errors import UnreadableRecord, UnrecordableValue
+
+UNPACK_ERRORS = (ValueError, TypeError, ArithmeticError, AttributeError)
+"""What ``unpack`` raises for bytes that ``pack`` does not write."""
 
 TAGGED_PREFIX = b"\x01"
 """The first byte of the tagged form; no JSON text begins with it."""
 
 MAX_DEPTH = 190
-"""Levels of JSON that may be nested: the parser stops at 200, and an inputs object adds some of its own."""
+"""Maximum nesting of JSON: the parser stops at 200, and an inputs object adds some levels of its own."""
 
 MAX_DECIMAL_BITS = 4096
-"""Integers above this are written in hexadecimal, since parsers limit decimal digits (CPython to 4300)."""
+"""Larger integers are written in hexadecimal, since parsers limit decimal digits (CPython to 4300)."""
 
-TAGGED_TYPES = frozenset(
-    {
-        NoneType,
-        bool,
-        int,
-        float,
-        str,
-        list,
-        dict,
-        tuple,
-        set,
-        frozenset,
-        bytes,
-        datetime,
-        date,
-        time,
-        timedelta,
-        Decimal,
-        UUID,
-    }
-)
-
-_FLAT_TYPES = frozenset({str, int, bool, NoneType})
+_LEAF_TAGS: dict[type, str] = {
+    bytes: "$bytes",
+    datetime: "$datetime",
+    date: "$date",
+    time: "$time",
+    timedelta: "$timedelta",
+    Decimal: "$decimal",
+    UUID: "$uuid",
+}
+FLAT_TYPES = frozenset({str, int, bool, NoneType})
+"""Types whose values JSON always preserves."""
+ATOMIC_TYPES = frozenset({*FLAT_TYPES, float, *_LEAF_TAGS})
+TAGGED_TYPES = ATOMIC_TYPES | {list, dict, tuple, set, frozenset}
+"""The closed set."""
 
 Replacer = Callable[[object], object]
 """Turns a value outside the closed set into one of the set, or raises ``TypeError``."""
@@ -67,13 +69,13 @@ Replacer = Callable[[object], object]
 def pack(value: object, subject: str, replacer: Replacer | None = None) -> bytes:
     """The bytes of a value of the closed set.
 
-    ``replacer`` is asked for a replacement of every value that is not of the set; without it such values are refused.
+    ``replacer`` replaces every value outside the set; without it such values are refused.
     """
     return pack_and_unpack(value, subject, replacer)[0]
 
 
 def pack_and_unpack(value: object, subject: str, replacer: Replacer | None = None) -> tuple[bytes, object]:
-    """The bytes of a value, and the value that will be read from them: equal, and sharing nothing mutable."""
+    """The bytes of a value, and the value read from them: equal, and sharing nothing mutable."""
     if type(value) is EncodedValue:
         return value.data, value
     try:
@@ -81,7 +83,7 @@ def pack_and_unpack(value: object, subject: str, replacer: Replacer | None = Non
             data = to_json(value)
             return data, from_json(data)
     except (PydanticSerializationError, ValueError, RecursionError):
-        pass  # the slow way either finds the place to name in the error, or a tag that helps
+        pass  # the slow path finds a tag that helps, or the position for the error
     try:
         tagged = _Tagger(subject, replacer).tag(value)
         body = to_json(tagged)
@@ -95,19 +97,28 @@ def pack_and_unpack(value: object, subject: str, replacer: Replacer | None = Non
 
 
 def unpack(data: bytes) -> object:
-    """The value in the bytes, tagged or plain. Raises ``ValueError`` for anything that ``pack`` does not write."""
+    """The value in the bytes, tagged or plain. Raises one of ``UNPACK_ERRORS``."""
     if data[:1] == TAGGED_PREFIX:
         return untag(from_json(data[1:]))
     return from_json(data)
 
 
-def is_plain(value: object, depth: int = 0, *, allow_dollar_keys: bool = False) -> bool:
-    """Whether plain JSON says all there is to say about the value. (Values that contain themselves are not plain.)
+def unpack_record(data: bytes, subject: str) -> object:
+    """Like ``unpack``, but raises ``UndecryptableValue`` or ``UnreadableRecord``, with ``subject`` in the message."""
+    try:
+        return unpack(data)
+    except UNPACK_ERRORS as error:
+        check_decrypted(data, subject)
+        raise UnreadableRecord(f"{capitalize_first(subject)} cannot be read: {error}.") from error
 
-    With ``allow_dollar_keys``, keys may begin with ``$``: harmless in plain JSON, not among tags.
+
+def is_plain(value: object, depth: int = 0, *, allow_dollar_keys: bool = False) -> bool:
+    """Whether plain JSON preserves the value. (Values that contain themselves are not plain.)
+
+    With ``allow_dollar_keys``, keys may begin with ``$``: harmless in plain JSON, but not among tags.
     """
     kind = type(value)
-    if kind in _FLAT_TYPES:
+    if kind in FLAT_TYPES:
         return True
     if kind is float:
         return math.isfinite(cast(float, value))
@@ -118,17 +129,14 @@ def is_plain(value: object, depth: int = 0, *, allow_dollar_keys: bool = False) 
         for key in entries:
             if type(key) is not str or (key[:1] == "$" and not allow_dollar_keys):
                 return False
-        return _are_all_plain(entries.values(), depth, allow_dollar_keys)
-    if kind is list:
-        return _are_all_plain(cast("list[object]", value), depth, allow_dollar_keys)
-    return False
-
-
-def _are_all_plain(items: Any, depth: int, allow_dollar_keys: bool) -> bool:
-    kinds = set(map(type, items))
-    if kinds <= _FLAT_TYPES:
-        return True
-    return all(is_plain(item, depth + 1, allow_dollar_keys=allow_dollar_keys) for item in items)
+        items: Collection[object] = entries.values()
+    elif kind is list:
+        items = cast("list[object]", value)
+    else:
+        return False
+    return set(map(type, items)) <= FLAT_TYPES or all(
+        is_plain(item, depth + 1, allow_dollar_keys=allow_dollar_keys) for item in items
+    )
 
 
 def _make_depth_error(subject: str) -> UnrecordableValue:
@@ -138,7 +146,7 @@ def _make_depth_error(subject: str) -> UnrecordableValue:
 
 
 class _Tagger:
-    """Turns one value into JSON data with tags; knows where it is, for errors, and what it is inside of, for cycles."""
+    """Turns one value into JSON data with tags; tracks the path, for errors, and the ancestors, for cycles."""
 
     def __init__(self, subject: str, replacer: Replacer | None) -> None:
         self._subject = subject
@@ -147,7 +155,7 @@ class _Tagger:
         self._ancestor_ids: set[int] = set()
 
     def tag(self, value: object, depth: int = 0) -> object:
-        """The JSON data for the value; every list, dict and tag is a level."""
+        """The JSON data for the value; every list, dict, and tag is a level."""
         kind = type(value)
         if kind is str:
             return self._validate_text(cast(str, value))
@@ -227,16 +235,16 @@ class _Tagger:
         if kind is bytes:
             return b64encode(cast(bytes, value)).decode()
         if kind is timedelta:
-            span = cast(timedelta, value)
-            return [span.days, span.seconds, span.microseconds]
+            duration = cast(timedelta, value)
+            return [duration.days, duration.seconds, duration.microseconds]
         if kind is datetime or kind is date:
             return cast(date, value).isoformat()
         if kind is time:
             clock = cast(time, value)
             if clock.tzinfo is not None and clock.utcoffset() is None:
-                trouble = f"{format_path(self._path)}there is a time of day in a zone whose offset depends on the date"
+                problem = f"{format_path(self._path)}there is a time of day in a zone whose offset depends on the date"
                 raise make_unrecordable_error(
-                    self._subject, trouble, "Return a datetime, or the time and the zone's name."
+                    self._subject, problem, "Return a datetime, or the time and the zone's name."
                 )
             return clock.isoformat()
         return str(value)
@@ -251,40 +259,25 @@ class _Tagger:
                 pass
             else:
                 return self.tag(replacement, depth + 1)
-        trouble = f"{format_path(self._path)}there is a `{format_type(type(value))}`, which no declared type describes"
-        raise make_unrecordable_error(self._subject, trouble, suggest_fix(value))
-
-
-_LEAF_TAGS: dict[type, str] = {
-    bytes: "$bytes",
-    datetime: "$datetime",
-    date: "$date",
-    time: "$time",
-    timedelta: "$timedelta",
-    Decimal: "$decimal",
-    UUID: "$uuid",
-}
+        problem = f"{format_path(self._path)}there is a `{format_type(type(value))}`, which no declared type describes"
+        raise make_unrecordable_error(self._subject, problem, suggest_fix(value))
 
 
 def untag(data: object) -> object:
-    """The value that JSON data with tags stands for."""
+    """The value that JSON data with tags represents."""
     if type(data) is dict:
         entries = cast("dict[str, Any]", data)
         if len(entries) == 1:
             (key,) = entries
             if key[:1] == "$":
-                return _read_tag(key, entries[key])
-        return {key: item if type(item) in _FLAT_TYPES else untag(item) for key, item in entries.items()}
+                reader = _TAG_READERS.get(key)
+                if reader is None:
+                    raise ValueError(f"unknown tag {key!r}: written by a newer Holdfast?")
+                return reader(entries[key])
+        return {key: item if type(item) in FLAT_TYPES else untag(item) for key, item in entries.items()}
     if type(data) is list:
-        return [item if type(item) in _FLAT_TYPES else untag(item) for item in cast("list[object]", data)]
+        return [item if type(item) in FLAT_TYPES else untag(item) for item in cast("list[object]", data)]
     return data
-
-
-def _read_tag(tag: str, body: Any) -> object:
-    reader = _TAG_READERS.get(tag)
-    if reader is None:
-        raise ValueError(f"unknown tag {tag!r}: written by a newer Holdfast?")
-    return reader(body)
 
 
 def _read_items(body: Any) -> list[Any]:

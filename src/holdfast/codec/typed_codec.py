@@ -1,9 +1,9 @@
 """The codec for values with a declared type: pydantic writes them, pydantic reads them back.
 
-The record is the type's JSON, by field name and without computed fields. Where JSON cannot tell all (bytes that are
-not text inside a model, NaN, a ``datetime`` in a ``str | datetime``), the value is taken apart by its declared type
-and its parts are recorded by what they are, in the tagged form. Whichever way is taken, the value is recorded only if
-it survives (see ``round_trip``).
+The record is the type's JSON, by field name and without computed fields. Where JSON does not preserve the value (bytes
+that are not text inside a model, NaN, a ``datetime`` in a ``str | datetime``), the value is taken apart by its declared
+type, and its parts are recorded in the tagged form. In both cases the value is recorded only if it survives (see
+``round_trip``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from holdfast.errors import CodecError, DefinitionError, UnreadableRecord, Unrec
 _CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="null")
 
 _PYDANTIC_ERRORS = (PydanticSerializationError, ValueError, TypeError, AttributeError, RecursionError)
-"""What pydantic, or a validator or serializer of the user's, raises for a value that it cannot handle."""
+"""What pydantic, or a user's validator or serializer, raises for a value that it cannot handle."""
 
 _DISCRIMINATOR_HINT = (
     "Where two declared classes look alike, give each a field that differs: `kind: Literal['a'] = 'a'`."
@@ -60,7 +60,7 @@ class TypedCodec(ValueCodec):
         self._validate_json: Callable[..., Any] | None = None
 
     def _prepare(self) -> None:
-        """Done at first use, when the classes that an annotation names but that were not yet defined are there."""
+        """Called at first use, when all classes that the annotation names are defined."""
         try:
             validator, serializer = self._adapter.validator, self._adapter.serializer
             self._validate_python = validator.validate_python
@@ -72,7 +72,7 @@ class TypedCodec(ValueCodec):
             raise _make_definition_error(self.annotation, error) from error
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
-        """The bytes to record, and the value as it will be read from them."""
+        """The bytes to record, and the value read from them."""
         if self._validate_json is None:
             self._prepare()
             assert self._validate_json is not None
@@ -80,29 +80,29 @@ class TypedCodec(ValueCodec):
         try:
             data = self._encode_json(value)
             decoded = self._validate_json(data, by_alias=True, by_name=True)
-            unsure: list[type] = []
-            found = find_difference(value, decoded, unsure)
+            uncomparable: list[type] = []
+            found = find_difference(value, decoded, uncomparable)
             if found is None:
-                if not unsure or self._encode_json(decoded) == data:
+                if not uncomparable or self._encode_json(decoded) == data:
                     return data, decoded
-                if float in unsure:
-                    return self.round_trip(decoded, subject)  # with the floats in place of the ints that stood for them
+                if float in uncomparable:
+                    return self.round_trip(decoded, subject)  # with floats in place of the given ints
         except _PYDANTIC_ERRORS:
-            pass  # the tagged form may do; if not, the refusal finds out what is wrong
+            pass  # the tagged form may work; if not, ``_diagnose`` finds out what is wrong
         try:
             return self._round_trip_parts(value, subject)
         except CodecError:
             raise self._diagnose(value, subject, found) from None
 
     def _round_trip_parts(self, value: object, subject: str) -> tuple[bytes, object]:
-        """The value taken apart by its declared type, its parts recorded by what they are."""
+        """Record the value taken apart by its declared type, its parts in the tagged form."""
         data = self._pack_parts(value, subject)
         decoded = self.decode(data, subject)
-        unsure: list[type] = []
-        if find_difference(value, decoded, unsure):
+        uncomparable: list[type] = []
+        if find_difference(value, decoded, uncomparable):
             raise UnrecordableValue(subject)
-        if unsure and self._pack_parts(decoded, subject) != data:
-            if float in unsure:
+        if uncomparable and self._pack_parts(decoded, subject) != data:
+            if float in uncomparable:
                 return self._round_trip_parts(decoded, subject)
             raise UnrecordableValue(subject)
         return data, decoded
@@ -112,7 +112,7 @@ class TypedCodec(ValueCodec):
             data = pack(self._to_parts(value), subject, _simplify)
         except _PYDANTIC_ERRORS as error:
             raise UnrecordableValue(subject) from error
-        # Even if plain, it is to be read as Python data: a ``str`` in a ``str | UUID`` stays a ``str``.
+        # Even if plain, it must be read as Python data: a ``str`` in a ``str | UUID`` stays a ``str``.
         return data if data[:1] == TAGGED_PREFIX else TAGGED_PREFIX + data
 
     def decode(self, data: bytes, subject: str) -> object:
@@ -133,7 +133,7 @@ class TypedCodec(ValueCodec):
         except ValidationError as error:
             check_decrypted(data, subject)
             raise make_unreadable_error(subject, self.annotation, error) from None
-        except Exception as error:  # a validator of the user's may raise anything
+        except Exception as error:  # a user's validator may raise anything
             raise UnreadableRecord(
                 f"{capitalize_first(subject)} cannot be read: {type(error).__name__}: {get_error_message(error)}."
             ) from error
@@ -152,24 +152,24 @@ class TypedCodec(ValueCodec):
         return self._to_python(value, mode="python", by_alias=False, round_trip=True, warnings=False)
 
     def _diagnose(self, value: object, subject: str, found: Difference | None) -> UnrecordableValue:
-        """Find out what is wrong with the value; speed does not matter any more."""
+        """Find out what is wrong with the value; speed no longer matters."""
         declared = f"it is declared as `{format_type(self.annotation)}`"
         if found is not None:
-            place = (
+            difference = (
                 f"{format_path(found.path)}{found.problem}"
                 if found.path
                 else found.problem.replace("there is", "it is", 1)
             )
-            mixed_up = (
+            is_confused = (
                 found.is_type_changed
                 and is_declarable(found.original)
                 and format_type(type(found.original)) in format_type(self.annotation)
             )
-            way_out = _DISCRIMINATOR_HINT if mixed_up else self._make_hint(found.original)
-            return make_unrecordable_error(subject, f"{declared}, but {place}", way_out)
+            hint = _DISCRIMINATOR_HINT if is_confused else self._make_hint(found.original)
+            return make_unrecordable_error(subject, f"{declared}, but {difference}", hint)
         try:
             self._validate_python(value, strict=True, by_alias=True, by_name=True)
-            # An instance of the right class is taken at its word so far; what it holds shows when it is read back.
+            # So far an instance of the right class was accepted as it is; reading it back checks its content.
             data = self._to_json(value, by_alias=False, round_trip=True, warnings=False)
             self._adapter.validator.validate_json(data, by_alias=True, by_name=True)
         except ValidationError as error:
@@ -185,18 +185,20 @@ class TypedCodec(ValueCodec):
                 return make_unrecordable_error(
                     subject, f"{declared}, but it contains itself", "Return data without cycles."
                 )
-        trouble = f"{declared}, but what is written for this `{format_type(type(value))}` cannot be read back"
+        problem = f"{declared}, but what is written for this `{format_type(type(value))}` cannot be read back"
         return make_unrecordable_error(
-            subject, trouble, f"Check the validators and serializers of `{format_type(self.annotation)}`."
+            subject, problem, f"Check the validators and serializers of `{format_type(self.annotation)}`."
         )
 
     def _make_mismatch_error(self, value: object, subject: str, error: ValidationError) -> UnrecordableValue:
         first = error.errors(include_url=False, include_input=False)[0]
         path, culprit = _follow_location(value, first["loc"])
-        place = f"{format_path(path)}there is" if path else "it is"
-        got = f"{place} a `{format_type(type(culprit))}` ({describe_validation_error(first)})"
-        trouble = f"it is declared as `{format_type(self.annotation)}`, but {got}"
-        return make_unrecordable_error(subject, trouble, self._make_hint(culprit))
+        position = f"{format_path(path)}there is" if path else "it is"
+        problem = (
+            f"it is declared as `{format_type(self.annotation)}`, but {position} a `{format_type(type(culprit))}` "
+            f"({describe_validation_error(first)})"
+        )
+        return make_unrecordable_error(subject, problem, self._make_hint(culprit))
 
     def _make_hint(self, culprit: object) -> str:
         if type(culprit).__module__ in ("builtins", "datetime", "decimal", "uuid"):
@@ -205,7 +207,7 @@ class TypedCodec(ValueCodec):
 
 
 class ScalarCodec(TypedCodec):
-    """The same for ``str``, ``int``, ``bool``, ``float`` and ``None``: immutable, so there is nothing to read back."""
+    """The same for ``str``, ``int``, ``bool``, ``float``, and ``None``: immutable, so nothing need be read back."""
 
     __slots__ = ("_type",)
 
@@ -223,7 +225,7 @@ class ScalarCodec(TypedCodec):
             try:
                 return to_json(value), value
             except PydanticSerializationError:
-                pass  # a lone surrogate: the slow way says so
+                pass  # a lone surrogate: the slow path reports it
         return super().round_trip(value, subject)
 
 
@@ -237,7 +239,7 @@ def _make_adapter(annotation: object) -> TypeAdapter[Any]:
         except PydanticUserError as error:
             if error.code != "type-adapter-config-unused":
                 raise
-            return TypeAdapter[Any](declared)  # models and dataclasses bring a config of their own
+            return TypeAdapter[Any](declared)  # models and dataclasses have a config of their own
     except PydanticUserError as error:
         raise _make_definition_error(annotation, error) from error
 
@@ -246,21 +248,21 @@ def _make_definition_error(annotation: object, error: PydanticUserError) -> Defi
     reason = str(error.message).splitlines()[0]
     if isinstance(error, PydanticSchemaGenerationError):
         reason = "pydantic does not know how to write such a value."
-    way_out = "Use plain data, a dataclass or a pydantic model; keep clients, connections and files inside the step."
+    hint = "Use plain data, a dataclass or a pydantic model; keep clients, connections and files inside the step."
     if getattr(annotation, "__name__", "") in ("Iterator", "AsyncIterator", "Generator", "AsyncGenerator"):
-        way_out = "Return a list."
-    return DefinitionError(f"Values declared as `{format_type(annotation)}` cannot be recorded: {reason} {way_out}")
+        hint = "Return a list."
+    return DefinitionError(f"Values declared as `{format_type(annotation)}` cannot be recorded: {reason} {hint}")
 
 
 def _simplify(value: object) -> object:
-    """Parts that are not of the closed set, as their type reads them: an Enum member as its value, a Path as text."""
+    """A part outside the closed set in a form that its type reads: an Enum member as its value, a Path as text."""
     if isinstance(value, Enum):
         return value.value
     return to_jsonable_python(value, by_alias=False, round_trip=True)
 
 
 def _has_sets(schema: object) -> bool:
-    """Whether a pydantic core schema has a set anywhere; sets have no order, so their records need one."""
+    """Whether a pydantic core schema contains a set. Sets have no order, so their records need one."""
     if isinstance(schema, dict):
         node = cast("dict[str, object]", schema)
         return node.get("type") in ("set", "frozenset") or any(map(_has_sets, node.values()))
@@ -276,20 +278,20 @@ def _sort_sets(value: Any, plain: Any) -> Any:
         if not isinstance(value, (set, frozenset, list, tuple, deque)) or len(cast("list[Any]", value)) != len(items):
             return items
         pairs = zip(cast("list[Any]", value), items, strict=True)
-        ordered = [_sort_sets(one, item) for one, item in pairs]
+        ordered = [_sort_sets(element, item) for element, item in pairs]
         return sorted(ordered, key=to_canonical_bytes) if isinstance(value, (set, frozenset)) else ordered
     if type(plain) is dict:
         entries = cast("dict[str, Any]", plain)
         if get_data_fields(get_type(value)) is not None:
             return {key: _sort_sets(getattr(value, key, None), item) for key, item in entries.items()}
         if isinstance(value, Mapping) and len(cast("Mapping[Any, Any]", value)) == len(entries):
-            parts = zip(cast("Mapping[Any, Any]", value).values(), entries.items(), strict=True)
-            return {key: _sort_sets(one, item) for one, (key, item) in parts}
+            pairs = zip(cast("Mapping[Any, Any]", value).values(), entries.items(), strict=True)
+            return {key: _sort_sets(part, item) for part, (key, item) in pairs}
     return cast(Any, plain)
 
 
 def _follow_location(value: Any, location: tuple[int | str, ...]) -> tuple[list[str], object]:
-    """Walk down a value along pydantic's error location, leaving out what is not a place (the branches of a union)."""
+    """Follow pydantic's error location into a value, skipping parts that are not positions (branches of a union)."""
     path: list[str] = []
     for part in location:
         try:

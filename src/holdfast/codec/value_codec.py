@@ -1,4 +1,4 @@
-"""What every codec for one value can do, whichever way it does it."""
+"""The interface of codecs for one value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 class ValueCodec(ABC):
     """Turns values of one declared type into bytes and back.
 
-    ``what`` is a phrase that the errors begin with, such as ``"the output of step 'extract'"``.
+    ``subject`` is a phrase with which errors begin, such as ``"the output of step 'extract'"``.
     """
 
     __slots__ = ("annotation",)
@@ -18,7 +18,7 @@ class ValueCodec(ABC):
 
     @abstractmethod
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
-        """The bytes to record, and the value as it will be read from them: the one that the workflow must see.
+        """The bytes to record, and the value read from them, which the workflow must see.
 
         Raises ``UnrecordableValue`` when the value would not survive.
         """
@@ -28,16 +28,16 @@ class ValueCodec(ABC):
         return self.round_trip(value, subject)[0]
 
     def build_json_schema(self, definition_prefix: str) -> dict[str, Any]:
-        """A JSON schema of the values: see ``codec.json_schema``. An empty one takes anything."""
+        """A JSON schema of the values: see ``codec.json_schema``. An empty one accepts anything."""
         return {}
 
     @abstractmethod
     def decode(self, data: bytes, subject: str) -> object:
-        """The value in the bytes; raises ``UnreadableRecord`` when they do not fit the declared type."""
+        """The value in the bytes. Raises ``UnreadableRecord`` when they do not fit the declared type."""
 
 
 class EncodedValue:
-    """A value that was encoded before, in place of the value: for whoever encodes where others must not wait."""
+    """Replaces a value that was encoded earlier, for example in a thread so that the event loop need not wait."""
 
     __slots__ = ("data",)
 

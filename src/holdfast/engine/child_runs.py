@@ -27,7 +27,7 @@ from holdfast.engine.journal_writer import AnswerCallback
 from holdfast.engine.live_events import LiveEventBuffer
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.stores.operations import AwaitRun, CancelRun, NewRun, OpResult, OpStatus, RunLink, StartResult
-from holdfast.stores.rules import encode_child_failure, make_disabled_error
+from holdfast.stores.run_errors import encode_child_failure, make_disabled_error
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver

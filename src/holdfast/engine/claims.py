@@ -27,8 +27,8 @@ from holdfast.errors import StoreCorrupt, StoreError, UndecryptableValue
 from holdfast.stores.claims import NewSignals
 from holdfast.stores.contract import History, RunFilter
 from holdfast.stores.operations import FinishRun, OpResult, OpStatus, ReleaseRun, Run, StartResult, StartRun
-from holdfast.stores.rules import is_isolated
 from holdfast.stores.served_versions import make_served_name
+from holdfast.stores.worker_deaths import is_isolated
 
 if TYPE_CHECKING:
     from holdfast.engine.journal_engine import JournalEngine

@@ -58,7 +58,7 @@ from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.claims import RunRequests
 from holdfast.stores.contract import History
 from holdfast.stores.operations import CancelState, FinishRun, OpResult, OpStatus, ReleaseRun, Run
-from holdfast.stores.rules import is_isolated
+from holdfast.stores.worker_deaths import is_isolated
 
 log = logging.getLogger("holdfast.engine")
 

@@ -6,13 +6,12 @@ what else it holds meanwhile:
 - **A worker that holds nothing** claims isolated runs before all others. It then takes nothing else, neither from the
   store nor from its own process, until each of them has recorded something, has parked or has ended; then it claims the
   next ones. So a worker that was just restarted tries the most suspicious runs first, and a death says something.
-- **That is bounded.** After ``rules.get_isolation_leases`` the worker takes other runs again, although an isolated
-  one is
-  still in a long step. If the worker dies after that, the death does not count against the run. But its suspicion has
-  risen, and each time the bound is twice as long, so that a run which kills its process late is found as well.
-- **A worker that is never empty** leaves isolated runs to others for ``rules.ISOLATED_WAIT_LEASES``. Then it claims
-  them too, a
-  group at a time, beside what it holds, so that they do not starve in a fleet that is always busy.
+- **That is bounded.** After ``worker_deaths.get_isolation_leases`` the worker takes other runs again, although an
+  isolated one is still in a long step. If the worker dies after that, the death does not count against the run. But its
+  suspicion has risen, and each time the bound is twice as long, so that a run which kills its process late is found as
+  well.
+- **A worker that is never empty** leaves isolated runs to others for ``worker_deaths.ISOLATED_WAIT_LEASES``. Then it
+  claims them too, a group at a time, beside what it holds, so that they do not starve in a fleet that is always busy.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from collections.abc import Sequence
 from holdfast.engine.clock import Clock
 from holdfast.engine.driver import Driver
 from holdfast.engine.held_runs import HeldRuns
-from holdfast.stores import rules
+from holdfast.stores import worker_deaths
 
 log = logging.getLogger("holdfast.engine")
 
@@ -47,7 +46,7 @@ class Isolation:
         if self._is_waiting():
             return None
         may_claim_now = self._held_runs.is_idle or self._is_exclusive_period()
-        return 0.0 if may_claim_now else rules.ISOLATED_WAIT_LEASES * self._lease_s
+        return 0.0 if may_claim_now else worker_deaths.ISOLATED_WAIT_LEASES * self._lease_s
 
     @property
     def is_exclusive(self) -> bool:
@@ -59,7 +58,7 @@ class Isolation:
         if not suspects:
             return
         self._suspects = suspects
-        self._wait_until = self._now() + rules.get_isolation_leases(suspects[0].run.suspicion) * self._lease_s
+        self._wait_until = self._now() + worker_deaths.get_isolation_leases(suspects[0].run.suspicion) * self._lease_s
         if len(self._held_runs.drivers) == len(suspects):
             self._exclusive_until = self._wait_until
         log.warning(
@@ -76,7 +75,7 @@ class Isolation:
 
     def _is_exclusive_period(self) -> bool:
         return self._now() < self._exclusive_until and all(
-            rules.is_isolated(driver.run.suspicion) for driver in self._held_runs.drivers.values()
+            worker_deaths.is_isolated(driver.run.suspicion) for driver in self._held_runs.drivers.values()
         )
 
     def _now(self) -> float:

@@ -21,7 +21,7 @@ from holdfast.core.records import Attempt, RecordKind
 from holdfast.core.states import Effect
 from holdfast.engine.host import StartedStep
 from holdfast.stores.memories import MemoryChange
-from holdfast.stores.rules import make_unknown_outcome_error
+from holdfast.stores.run_errors import make_unknown_outcome_error
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver

@@ -17,7 +17,7 @@ from holdfast.services.approvals import ApprovalInfo
 from holdfast.services.json_form import UsageWithCost, UserValue, UtcDatetime
 from holdfast.stores.approvals import ApprovalState
 from holdfast.stores.contract import RunUsage
-from holdfast.stores.rules import format_worker_location
+from holdfast.stores.workers import format_worker_location
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from holdfast.services.lookup import find_run, make_run_not_found
 from holdfast.services.run_start import validate_run_id
 from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.operations import ForkRun, NewRun, Op, OpStatus, Run, SendSignal, StartResult
-from holdfast.stores.rules import count_short_calls, make_disabled_error
+from holdfast.stores.rules import count_short_calls
+from holdfast.stores.run_errors import make_disabled_error
 
 NOT_GIVEN = object()
 """The default of an output, because ``None`` is a possible output."""

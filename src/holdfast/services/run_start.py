@@ -33,7 +33,7 @@ from holdfast.services.queue_options import (
 from holdfast.services.run_outcome import make_unsuccessful_error
 from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.operations import NewRun, OpResult, OpStatus, Run, StartResult
-from holdfast.stores.rules import make_disabled_error
+from holdfast.stores.run_errors import make_disabled_error
 from holdfast.stores.served_versions import find_spec_to_start, list_announced_specs
 
 MAX_PRIORITY = 2**31 - 1

@@ -22,7 +22,8 @@ from holdfast.services.forks import NOT_GIVEN
 from holdfast.services.lookup import find_run
 from holdfast.stores.contract import History, Store
 from holdfast.stores.operations import OpStatus, ReopenRun, Run, Settlement
-from holdfast.stores.rules import REOPENABLE, get_error_text
+from holdfast.stores.rules import REOPENABLE
+from holdfast.stores.run_errors import get_error_text
 
 _UNKNOWN_OUTCOME_PREFIX = f"{StepOutcomeUnknown.__module__}.{StepOutcomeUnknown.__qualname__} "
 _MAX_PREVIEW_LENGTH = 400

@@ -19,7 +19,7 @@ from holdfast.stores import served_versions
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import CancelState, Run
 from holdfast.stores.queues import QueueStatus
-from holdfast.stores.rules import is_isolated
+from holdfast.stores.worker_deaths import is_isolated
 from holdfast.stores.workers import Worker
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from holdfast.services.stalls import is_alive
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.operations import Run
-from holdfast.stores.rules import format_worker_location
-from holdfast.stores.workers import Worker
+from holdfast.stores.workers import Worker, format_worker_location
 
 MAX_CLAIMED_RUNS = 20
 """Maximum number of runs listed for a worker."""

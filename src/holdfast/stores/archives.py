@@ -1,11 +1,12 @@
-"""Runs outside their store: all that there is of one, to be put into another store.
+"""Archived runs: everything that a store has of a run, to restore it in another store.
 
-A run is restored in two steps. First its row and everything under its key; if it has not ended, it is held back as if
-it had been paused (``NOT_ACTIVATED``), so that nobody takes it up before the runs that it waits for are there. Then,
-when all are, its links are made, and it is as it was. Whoever was interrupted in between does the second step again.
+A run is restored in two steps. The first writes its row and everything under its key. If the run has not ended, it is
+held back as if it were paused (``NOT_ACTIVATED``), so that no worker claims it before the runs that it waits for are
+there. When all runs are there, the second step makes its links and releases it. After an interruption, the second step
+is repeated.
 
-What was being done with a run that was held by a worker goes on from its journal: it is ``pending``. The next claim
-raises its epoch, as ever, so what is recorded from then on is told from what was recorded before.
+A run that a worker held is restored as ``pending`` and continues from its journal. The next claim increments its epoch
+as usual, so new records differ from those made before.
 """
 
 from __future__ import annotations
@@ -22,68 +23,67 @@ from holdfast.stores.operations import LiveEvent, NewRun, Run
 from holdfast.stores.rules import LinkState
 
 NOT_ACTIVATED = 0.0
-"""``paused_at`` of an unfinished run whose links are not restored yet."""
+"""The ``paused_at`` of an unfinished run whose links are not restored yet."""
 
 
 class ArchivedLink(NamedTuple):
-    """That a run waits for another one, or did so."""
+    """A link: the run waits, or waited, for another one."""
 
     position: int
     child_id: str
-    """The other one's id."""
+    """The id of the other run."""
     is_late: bool = False
-    """``LinkState.LATE``; what else a link knows follows from the state of the other one."""
+    """``LinkState.LATE``. Otherwise the state of the link follows from the state of the other run."""
 
     def get_link_state(self, state: RunState) -> LinkState:
-        """What the link knows of a run in this state."""
+        """The state of the link if the other run is in ``state``."""
         if self.is_late:
             return LinkState.LATE
         return LinkState.NOTIFIED if state.is_terminal else LinkState.PENDING
 
 
 class RunExtras(NamedTuple):
-    """What belongs to a run, and is no part of its row, its history, its usage, its questions or its notices."""
+    """Data of a run outside its row, history, usage, approvals, and live events."""
 
     has_generated_id: bool = False
-    """Its id was made up."""
     has_unclaimed_result: bool = False
-    """And nobody has had its result."""
+    """Its id was generated, and no caller has received its result."""
     signal_dedup_keys: tuple[str, ...] = ()
-    """The deduplication keys of all signals that were ever sent to it."""
+    """The ``dedup_key`` of every signal ever sent to it."""
     links: tuple[ArchivedLink, ...] = ()
     short_positions: tuple[int, ...] = ()
-    """The positions that wait for a higher budget."""
+    """The positions whose model calls wait for a higher budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRun:
-    """A run, and all that belongs to it."""
+    """A run with everything that belongs to it."""
 
     run: Run
-    """``key``, ``owner`` and ``starter`` mean nothing."""
+    """Its ``key``, ``owner``, and ``starter`` have no meaning."""
     records: tuple[Record, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     signals: tuple[Signal, ...] = ()
-    """Their ids mean nothing but their order."""
+    """Only the order of their ids has a meaning."""
     usage: RunUsage = field(default_factory=RunUsage)
     approvals: tuple[Approval, ...] = ()
     live_events: tuple[LiveEvent, ...] = ()
-    """Those that stay."""
+    """Events of ``live_events.LASTING_KINDS``."""
     extras: RunExtras = field(default_factory=RunExtras)
 
 
 def to_new_run(archived: ArchivedRun) -> NewRun:
-    """What the run was started with."""
-    given = {one.name for one in fields(Run)}
-    same: dict[str, Any] = {one.name: getattr(archived.run, one.name) for one in fields(NewRun) if one.name in given}
-    # Starter 0 is no worker, and so not a live one: whoever starts the same script again may join the run.
-    same["starter"] = 0 if archived.extras.has_generated_id else None
-    same["has_generated_id"] = archived.extras.has_generated_id
-    return NewRun(**same)
+    """The start that would create this run."""
+    names = {field.name for field in fields(Run)} & {field.name for field in fields(NewRun)}
+    values: dict[str, Any] = {name: getattr(archived.run, name) for name in names}
+    # Starter 0 is not a live worker, so the same script may join the run when it starts again.
+    values["starter"] = 0 if archived.extras.has_generated_id else None
+    values["has_generated_id"] = archived.extras.has_generated_id
+    return NewRun(**values)
 
 
 def to_restored_run(run: Run, key: int, now: float) -> Run:
-    """The row as it is restored, once it is not held back any more."""
+    """The row of the restored run after its activation."""
     restored = replace(run, key=key, owner=None)
     if run.state is RunState.RUNNING:
         return replace(restored, state=RunState.PENDING, wake_at=now)
@@ -91,7 +91,7 @@ def to_restored_run(run: Run, key: int, now: float) -> Run:
 
 
 def list_payloads(archived: ArchivedRun) -> list[bytes]:
-    """All that is kept apart if it is large."""
+    """All payloads that a store may keep as blobs."""
     run = archived.run
     found: list[bytes | None] = [run.inputs, run.output, run.error]
     found += [record.payload for record in archived.records]
@@ -102,19 +102,19 @@ def list_payloads(archived: ArchivedRun) -> list[bytes]:
 
 
 class Archives(ABC):
-    """Moving runs out of a store and into it."""
+    """Exporting and restoring runs."""
 
     @abstractmethod
     async def get_extras(self, key: int) -> RunExtras:
-        """What belongs to a run, beside what can be read of it in other ways."""
+        """The data of a run that other reads do not return."""
 
     @abstractmethod
     async def restore(self, archived: ArchivedRun) -> bool:
-        """Put a run from elsewhere into this store, in one transaction; false: there is one under its id.
+        """Write a run from another store into this one, in one transaction. False: its id exists already.
 
-        One that has not ended is held back until ``activate``.
+        An unfinished run is held back until ``activate``.
         """
 
     @abstractmethod
     async def activate(self, archived: ArchivedRun) -> None:
-        """Make the links of a run that was restored, to those that are there, and hold it back no more."""
+        """Make the links of a restored run to the runs that exist here, and stop holding it back."""

@@ -1,6 +1,6 @@
-"""The audit log: who asked a server for what. Entries are only ever added, and go when they are old.
+"""The audit log: who asked a server for what. Entries are only added, and deleted when they are old.
 
-They belong to the server and to no run: they go into no archive, and stay when a run is pruned.
+They belong to the server, not to runs: archives do not contain them, and they stay when a run is pruned.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from holdfast.stores.utf8 import is_encodable, replace_surrogates
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """Something that somebody asked for.
+    """One request.
 
-    Halves of characters in its texts, which anybody may send, become question marks: nothing is left out of the log
-    because of how it was spelt.
+    Half characters (lone surrogates) in its texts, which any caller may send, become question marks: no spelling keeps
+    a request out of the log.
     """
 
     at: float
     key_id: str
-    """The id of the API key; ``""``: nobody was asked for one."""
+    """The id of the API key; ``""``: none was required."""
     key_name: str
-    """What that key is called."""
+    """The name of that key."""
     action: str
-    """The operation, as the OpenAPI document calls it."""
+    """The operation id in the OpenAPI document."""
     target: str
-    """What it is about: a run, a schedule, an address."""
+    """The object of the request: a run, a schedule, an address."""
     outcome: str
     """``allowed`` or ``denied``."""
     remote_address: str
-    """The network address that it came from."""
+    """The network address of the caller."""
 
     def __post_init__(self) -> None:
         for field in ("key_id", "key_name", "action", "target", "outcome", "remote_address"):
@@ -42,7 +42,7 @@ class AuditEvent:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """The same, with its place in the log."""
+    """An entry of the log."""
 
     id: int
     """Rises with every entry."""
@@ -58,8 +58,8 @@ class AuditLog(ABC):
 
     @abstractmethod
     async def trim(self, before: float, limit: int = 10_000) -> int:
-        """Delete entries that are older than this time, at most ``limit``, and tell how many."""
+        """Delete entries from before this time, at most ``limit``. Returns how many."""
 
     @abstractmethod
     async def list(self, *, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
-        """Entries of the audit log, the newest first; those with an id below ``before_id``."""
+        """Entries with an id below ``before_id``, newest first."""

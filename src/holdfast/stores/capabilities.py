@@ -1,7 +1,8 @@
 """Capabilities: the optional parts of the store contract, such as queues with limits, schedules, or archives.
 
-Each is an abstract class of its own, next to its values, and an attribute of ``Store``. A store assigns those that it
-has when it is created. Using one that it lacks raises ``UsageError``, with what to do instead.
+Each is an abstract class of its own, next to its values, and an attribute of ``Store``. A store assigns the
+capabilities that it has when it is created. Using one that it lacks raises ``UsageError``, which says what to do
+instead.
 """
 
 from __future__ import annotations

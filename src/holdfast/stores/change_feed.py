@@ -1,4 +1,4 @@
-"""Who in this process follows which run of a store, and is woken when there is something new of it."""
+"""Subscriptions of this process to changes of a store's runs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 ALL_RUNS = ""
-"""No run has this id: whoever listens to it hears of whatever changes, and never of one run alone."""
+"""The id, which no run has, of subscriptions that are notified of all changes, but not of single runs."""
 
 
 class Subscription:
-    """Is notified when something about a run may have changed."""
+    """A reader that waits for changes of a run."""
 
     def __init__(self) -> None:
         self._notified = asyncio.Event()
         self._error: BaseException | None = None
 
     def clear(self) -> None:
-        """Whatever comes from now on is new. Raises when nothing can come any more."""
+        """Forget earlier notifications. Raises when no more can come."""
         self._notified.clear()
         if self._error is not None:
             raise self._error
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until it is notified or the time is up. Returns whether it was notified."""
+        """Wait for a notification, at most ``timeout_s`` seconds. Returns whether there was one."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._notified.wait()
@@ -32,7 +32,7 @@ class Subscription:
             return False
 
     def notify(self, error: BaseException | None = None) -> None:
-        """Something may be new; or nothing can come any more, because of this error."""
+        """Something may have changed; or, because of this error, no more notifications can come."""
         self._error = error
         self._notified.set()
 
@@ -60,12 +60,12 @@ class ChangeFeed:
                 del self._subscriptions[run_id]
 
     def notify(self, run_id: str) -> None:
-        """There is something new of this run."""
+        """A run has changed."""
         for subscription in self._subscriptions.get(run_id, ()):
             subscription.notify()
 
     def notify_all(self, error: BaseException | None = None) -> None:
-        """There may be something new of any run; or, because of this error, never will be."""
+        """Any run may have changed; or, because of this error, no more notifications can come."""
         for subscriptions in self._subscriptions.values():
             for subscription in subscriptions:
                 subscription.notify(error)

@@ -1,10 +1,10 @@
-"""What every store promises, and the values that go in and out of one.
+"""What every store guarantees, and the values that go in and out of a store.
 
 The engine keeps nothing that matters in memory only: it gives *operations* to ``Store.commit`` and continues when they
 are durable. One call is one transaction, whatever the number of operations in it (group commit).
 
-**Capabilities.** ``Store`` itself is what every store has. What only some have are attributes of it, each with what it
-promises in a module of its own: ``workers``, ``claims``, ``disabled_workflows``, ``queues``, ``schedules``,
+**Capabilities.** ``Store`` itself is what every store has. What only some stores have is an attribute of it, with a
+contract in a module of its own: ``workers``, ``claims``, ``disabled_workflows``, ``queues``, ``schedules``,
 ``memories``, ``step_transactions``, ``documents``, ``audit_log``, ``daily_usage``, ``retention``, and ``archives``.
 
 **The fence.** A run row has an ``epoch`` that rises by one each time the run is claimed. Every operation on a held run
@@ -17,8 +17,8 @@ it may submit the same commit again. These are answered as if they had just been
 that exists under the same epoch, a finish of a run that the same epoch has finished, a park of a run that the same
 epoch has parked, a start or a fork with the same ``seed``, and a signal with the same ``dedup_key``. A link is made
 once, and a reservation replaces the one before. A repeated request is answered with ``DUPLICATE``, a repeated retry
-with ``ENDED``, and nothing changes. (A start that has joined an orphan is not recognized: repeated, it starts a run of
-its own.)
+with ``ENDED``, and nothing changes. (A start that has joined an orphan is not recognized: a repeat of it starts a new
+run.)
 
 **Links.** A run that waits for another run has a link to it, made in the transaction that starts the other run or finds
 it unfinished. Whatever ends a run (its holder, ``Workers.reap_dead``, a cancel before the first claim) puts a
@@ -27,13 +27,13 @@ marks the link as notified. So a link means that the end is in the mailbox, was 
 gets no such signal. If a retry lets it wait again, it is answered with the end, like a run that asks for the first time
 after the other has ended.
 
-**Usage and budgets.** What the model calls of a run have used is added when their records are appended: to the run and
-to every run above it (its ``parent``, that one's parent, and so on), in the same transaction, and once however often
-the append is repeated. It is never taken back: a retry that removes records does not make them unpaid. A fork begins
-with nothing used. A run that was started with a budget has limits for its own usage. Every reservation asks all the
-budgets above it, so parallel runs cannot exceed them together. A run's reservations are released when no worker holds
-it any more: when it ends, is parked or released, or when its worker is dead. (If they were kept, calls of other runs
-that wait for their share could fill all workers, and none could claim that run.)
+**Usage and budgets.** The usage of a model call is added when its record is appended: to the run and to every run above
+it (its ``parent``, that one's parent, and so on), in the same transaction, and once however often the append is
+repeated. It is never taken back: a retry that removes records does not undo their cost. A fork starts with nothing
+used. A run that was started with a budget has limits for its own usage. Every reservation checks all the budgets above
+it, so parallel runs cannot exceed them together. A run's reservations are released when no worker holds it any more:
+when it ends, is parked or released, or when its worker is dead. (Otherwise calls of other runs that wait for their
+share could fill all workers, and none could claim that run.)
 
 **Sessions.** A run that is created in a session knows the run before it in the same session and of the same workflow:
 the newest one that exists in the transaction that creates it.
@@ -42,12 +42,12 @@ the newest one that exists in the transaction that creates it.
 command that waits, and wakes the run, in the transaction that accepts the answer. An approval is answered once, however
 many people answer it at the same time.
 
-**Live events.** See ``live_events``: what is known about steps in flight. They are fenced like everything that a holder
+**Live events.** See ``live_events``: what steps in flight are doing. They are fenced like everything that a holder
 writes, and are deleted with the record of their step, or at the latest with the end of their run.
 
-**Large values.** Payloads over ``MAX_INLINE_BYTES`` are kept apart, compressed, and once for equal content. If one
-cannot be read back, this stops the run that it belongs to, and no other, with an error that names the record. (The
-values of memories are not kept apart: they are overwritten.)
+**Large values.** Payloads over ``MAX_INLINE_BYTES`` are stored as blobs: apart from their row, compressed, and once for
+equal content. If a blob cannot be read back, its run stops, and no other, with an error that names the record. (The
+values of memories are never blobs: they are overwritten.)
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ if TYPE_CHECKING:
     from holdfast.stores.step_transactions import StepTransactions
 
 DEFAULT_NAMESPACE = "default"
-"""The namespace of whoever does not choose one."""
+"""The namespace when none is chosen."""
 MAX_INLINE_BYTES = 64 * 1024
-"""Payloads above this size, in bytes, are kept apart."""
+"""Payloads above this size, in bytes, are stored as blobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowSpec:
-    """What workers announce of a workflow, so that a client can start it without its code."""
+    """What workers announce about a workflow, so that a client can start it without its code."""
 
     name: str
     parameters: tuple[str, ...]
@@ -98,27 +98,27 @@ class WorkflowSpec:
     timeout_s: float | None = None
     tags: tuple[str, ...] = ()
     budget: BudgetLimits | None = None
-    """What its runs may use unless they are started with another budget."""
+    """The budget of its runs unless they are started with another one."""
     is_agent: bool = False
     """Its steps are chosen by a model, and its result is an ``AgentResult``."""
     max_deliveries: int = MAX_DELIVERIES
-    """Deaths that make a run of it ``dead``: see ``NewRun.max_deliveries``."""
+    """See ``NewRun.max_deliveries``."""
     version: str = ""
     queue_key_template: str | None = None
-    """A template for the key that its runs have in its queue: see ``queues``."""
+    """A template for the queue key of its runs: see ``queues``."""
     is_address: bool = False
-    """It has no code, and its runs are by delivery: it is an address (see ``services.addresses``)."""
+    """It is an address, without code, and its runs are by delivery: see ``services.addresses``."""
     inputs_schema: str = ""
-    """A JSON schema of its inputs, as text; ``""``: none was announced, and the names are all that is checked."""
+    """A JSON schema of its inputs, as text; ``""``: none was announced, and only the names are checked."""
     serves: tuple[str, ...] = field(default=(), compare=False)
-    """Other versions whose runs the same code executes; they are kept with the worker only."""
+    """Other versions whose runs the same code executes; only the row of the worker has them."""
     announced_at: float = field(default=0.0, compare=False)
-    """When this version was announced for the first time; stores tell that."""
+    """When this version was first announced; set by the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunUsage:
-    """What a run has used, with all the runs below it."""
+    """What a run and all the runs below it have used."""
 
     used: Usage = field(default_factory=Usage)
     budget: BudgetLimits | None = None
@@ -127,18 +127,18 @@ class RunUsage:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that a worker needs to bring a run back: read only after its claim is committed."""
+    """Everything that a worker needs to resume a run. Read only after its claim is committed."""
 
     records: Sequence[Record]
     attempts: Mapping[int, Attempt]
     signals: Sequence[Signal]
     links: Mapping[int, tuple[str, bytes]] = field(default_factory=dict[int, tuple[str, bytes]])
-    """The runs whose end is in the mailbox or will be: id and digest, by the position of the command that waits."""
+    """Runs whose end is or will be in the mailbox: id and digest, by the position of the command that waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list; every field that is given must match."""
+    """Which runs to list; every field that is set must match."""
 
     states: Collection[RunState] = field(default_factory=tuple[RunState, ...])
     workflow: str | None = None
@@ -147,33 +147,33 @@ class RunFilter:
     created_after: float | None = None
     created_before: float | None = None
     text: str | None = None
-    """Somewhere in its id, its workflow's name, one of its tags or the type and message of its error, in upper or lower
-    case. An error that is kept apart is not searched."""
+    """A text in its id, its workflow's name, one of its tags, or the type and message of its error, ignoring case. An
+    error that is stored as a blob is not searched."""
     parent: str | None = None
-    """The id of the run that started it; the empty text matches none."""
+    """The id of its parent; the empty text matches none."""
     owner: int | None = None
     """The worker that holds it."""
 
 
 class RunSearchPage(NamedTuple):
-    """What a search for runs has come to."""
+    """The result of a search for runs."""
 
     runs: list[Run]
     cursor: int | None
-    """It has looked at all runs whose keys are this or higher; ``None``: at all that there are."""
+    """The search has covered all runs with this key or a higher one; ``None``: all runs."""
     cursor_created_at: float | None = None
     """When the run with that key was created."""
 
 
 class Store(ABC):
-    """A place where journals live. Methods are coroutines unless they say otherwise."""
+    """Where journals are kept."""
 
     url: str
-    """As people may see it: without a password."""
+    """The URL for display, without a password."""
     namespace: str = DEFAULT_NAMESPACE
-    """Whose data this is: nothing that is said here reaches what other namespaces of the same database hold."""
+    """The namespace of the data: nothing here reads or changes other namespaces of the same database."""
     is_encrypted: bool = False
-    """Whether what users' code hands in is encrypted before it is written."""
+    """Whether values of users' code are encrypted before they are written."""
 
     workers: Capability[Workers] = Capability()
     claims: Capability[Claims] = Capability()
@@ -189,11 +189,11 @@ class Store(ABC):
     archives: Capability[Archives] = Capability()
 
     def supports(self, capability: Capability[Any]) -> bool:
-        """Whether this store has a capability, say ``Store.step_transactions``."""
+        """Whether this store has a capability, such as ``Store.step_transactions``."""
         return capability.name in vars(self)
 
     def make_unsupported_error(self, name: str) -> UsageError:
-        """What using the capability of this name raises, because the store lacks it."""
+        """The error for using a capability that this store lacks."""
         return UsageError(
             f"{name.replace('_', ' ')}: not supported by {self.url}. Use a store that has it (sqlite:///… or "
             f"postgresql://…)."
@@ -212,14 +212,14 @@ class Store(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Disconnect without a loop: for a runtime whose event loop is already closed."""
+        """Disconnect without an event loop, for a runtime whose loop is already closed."""
 
     @abstractmethod
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
-        """Carry out ``ops`` in order in one durable transaction, and answer each.
+        """Apply ``ops`` in order in one durable transaction. Returns an answer for each.
 
-        Raises ``StoreUnavailable`` when nothing was committed, or when it is not known whether it was; the same call
-        may then be made again.
+        Raises ``StoreUnavailable`` when nothing was committed, or when that is unknown; the caller may then repeat the
+        call.
         """
 
     # Reading
@@ -228,83 +228,82 @@ class Store(ABC):
     async def get_histories(self, keys: Sequence[int]) -> list[History]:
         """The histories of these runs, in order.
 
-        Raises ``StoreCorrupt`` when there is something in one of them that cannot be read, and says what.
+        Raises ``StoreCorrupt`` when a part of one cannot be read, and says which part.
         """
 
     @abstractmethod
     async def get_run(self, run_id: str) -> Run | None:
-        """One run's row."""
+        """A run's row."""
 
     @abstractmethod
     async def get_runs(self, run_ids: Sequence[str]) -> list[Run]:
-        """The rows of those of these runs that exist, in any order.
+        """The rows of these runs, as far as they exist, in any order.
 
-        One whose row cannot be read is left out, and named in a warning of the log; ``get_run`` raises.
+        A run whose row cannot be read is left out with a logged warning; ``get_run`` raises for it.
         """
 
     @abstractmethod
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before_key: int | None = None) -> list[Run]:
         """Runs that match, newest first; ``before_key`` is the ``key`` of the last run of the previous page.
 
-        Large inputs and outputs are not read: where they are kept apart, a JSON text that tells their size stands for
-        them. A run whose row cannot be read is left out, and named in a warning of the log.
+        Large inputs and outputs are not read: a JSON text with their size replaces those stored as blobs. A run whose
+        row cannot be read is left out with a logged warning.
         """
 
     @abstractmethod
     async def search_runs(
         self, where: RunFilter, *, limit: int = 50, before_key: int | None = None, max_scanned: int = 10_000
     ) -> RunSearchPage:
-        """As ``list_runs``, but looks at about ``max_scanned`` runs only; continue with ``cursor`` as ``before_key``.
+        """Like ``list_runs``, but scans only about ``max_scanned`` runs; continue with ``cursor`` as ``before_key``.
 
-        So each piece is a short one, whatever is looked for, and however many runs there are.
+        So each call is short, whatever the filter, and however many runs there are.
         """
 
     @abstractmethod
     async def get_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
-        """What these runs have used, and their budgets; those that have neither are left out."""
+        """What these runs have used, and their budgets. Runs that have neither are left out."""
 
     async def get_approximate_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
-        """The same for runs of a list, where it may be a moment behind; budgets may be left out."""
+        """The same for lists, where usage may lag a moment behind, and budgets may be left out."""
         return await self.get_usages(run_ids)
 
     @abstractmethod
     async def count_runs(self, max_ended: int | None = None) -> Mapping[tuple[str, RunState], int]:
-        """How many runs there are for each workflow and state, without those whose state cannot be read.
+        """The number of runs for each workflow and state, without those whose state cannot be read.
 
-        With ``max_ended``, those that have ended are counted up to there and no further, for each workflow and state:
-        what is told as that many may be more. So it does not matter how many there are, but only how many are
-        unfinished.
+        With ``max_ended``, ended runs are counted only up to that number for each workflow and state; a count equal to
+        it may be higher in fact. So the cost depends only on the number of unfinished runs.
         """
 
     @abstractmethod
     async def count_unfinished_runs(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
-        """How many runs that have not ended there are for each workflow, or each of these, and version."""
+        """The number of unfinished runs for each workflow (or each of these) and version."""
 
     @abstractmethod
     async def get_last_record(self, run_id: str, name: str) -> Record | None:
-        """The newest record of this name in a run's journal that is ``ok``."""
+        """The newest ``ok`` record with this name in a run's journal."""
 
     @abstractmethod
     async def get_run_updates(
         self, run_id: str, after_seq: int, after_event_id: int, limit: int = 1000
     ) -> RunUpdates | None:
-        """What is new of a run: at most ``limit`` records and as many notices; ``None`` if there is no such run.
+        """What is new in a run: at most ``limit`` records and as many live events; ``None`` if the run does not exist.
 
-        All of it is of one moment: a record is there exactly if the notices that go with it are gone. Until the run has
-        ended, its large inputs are told by their size, as in ``list_runs``.
+        All of it is read at one moment: a record is there exactly if the live events of its step are gone. Until the
+        run has ended, its large inputs are replaced by their size, as in ``list_runs``.
 
-        Begin with -1 and 0. If a ``REOPENED`` notice is among the new ones, or was seen since, records behind its
-        ``seq`` are other ones than those that were there before.
+        Start with -1 and 0. After a ``REOPENED`` event, records after its ``seq`` differ from those that were there
+        before.
         """
 
     async def get_journal_page(
         self, run_id: str, after_seq: int = -1, limit: int | None = None, *, include_large_payloads: bool = True
     ) -> JournalPage | None:
-        """A run with a page of its journal, and what the rest amounts to; ``None`` if there is no such run.
+        """A run with a page of its journal, and a summary of the whole; ``None`` if the run does not exist.
 
-        The page begins behind the record ``after_seq``, and has at most ``limit`` records; ``None``: all of them.
-        Without ``include_large_payloads``, large payloads may be left out, and those of the row told by their size, as
-        in ``list_runs``.
+        The page starts after the record ``after_seq``, and has at most ``limit`` records; ``None``: all of them.
+        Without ``include_large_payloads``, large payloads of records may be left out, and those of the row replaced by
+        their size, as in ``list_runs``.
         """
         run = await self.get_run(run_id)
         if run is None:
@@ -316,32 +315,32 @@ class Store(ABC):
 
     @abstractmethod
     async def list_approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
-        """Approvals that match, the one that was asked first comes first; of closed ones alone, the last one."""
+        """Approvals that match, oldest first; with ``only_closed``, newest first."""
 
     # Workers and workflows
 
     @abstractmethod
     async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
-        """All workers that are live, those that unfinished runs refer to, and those with an id in ``extra_ids``."""
+        """All live workers, workers that unfinished runs refer to, and workers with an id in ``extra_ids``."""
 
     @abstractmethod
     async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
-        """Announce workflows; ``worker`` can execute them from now on, and the other versions that they serve.
+        """Announce workflows. ``worker`` can execute them from now on, and the other versions that they serve.
 
         The last announcement of a workflow and version counts.
         """
 
     @abstractmethod
     async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
-        """All workflows ever announced, in all versions, by their served names."""
+        """All workflows ever announced, in all versions, by served name."""
 
     # Change
 
     @abstractmethod
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
-        """Wait until somebody other than this store object may have written, or until ``timeout_s`` seconds passed.
+        """Wait until another store object may have written, or ``timeout_s`` seconds have passed.
 
-        Only with ``follow_runs`` is the caller sure to be told that one has ended, or has made progress.
+        Only with ``follow_runs`` does this reliably return when a run has ended or made progress.
         """
 
     @abstractmethod

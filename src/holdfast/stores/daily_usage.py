@@ -1,14 +1,14 @@
-"""What model calls have used, day by day: kept beside the runs' own usage, so that a report need not read journals.
+"""What model calls used, day by day, so that a report need not read journals.
 
-A day is one of UTC, as in ``2026-11-16``. What an appended record has used is added to the day of its ``at``, to the
-workflow of its run (not to those of the runs above it), and to the model that was called, in the same transaction and
-once however often the append is repeated. It stays when runs are pruned, and when a retry takes records back.
+A day is a UTC day, such as ``2026-11-16``. The usage of an appended record is added to the day of its ``at``, to the
+workflow of its run (not to the workflows of the runs above it), and to the model, in the same transaction, and once
+however often the append is repeated. It stays when runs are pruned, and when a retry removes records.
 
-Tokens, calls and money are kept by day; seconds are not: the time at work matters to the budget of a run, and nobody is
-sent a bill for it. What an archive brings into a store was used elsewhere, and is not counted again.
+Tokens, calls, and money are counted by day. Seconds are not: they matter to the budget of a run, but do not cost money.
+The usage of a restored run was counted in its original store, and is not counted again.
 
-Many runs use something at the same moment, on the same day, in the same workflow and with the same model. A database in
-which they write beside each other keeps several counters for one place, and adds them up for whoever asks.
+Many runs use something at the same moment, on the same day, in the same workflow, and with the same model. A database
+with concurrent writers keeps several counters for one key, and adds them up on reading.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from holdfast.stores.utf8 import replace_surrogates
 
 
 def get_utc_day(at: float) -> str:
-    """The day that a time belongs to."""
+    """The UTC day of a time."""
     return datetime.fromtimestamp(at, UTC).date().isoformat()
 
 
 def get_day_bounds(day: str) -> tuple[float, float]:
-    """The time with which a day begins, and the one with which the next one does."""
-    begins = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
-    return begins.timestamp(), (begins + timedelta(days=1)).timestamp()
+    """The times at which a day and the next one begin."""
+    start = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
+    return start.timestamp(), (start + timedelta(days=1)).timestamp()
 
 
 def list_days(first: str, last: str) -> list[str]:
-    """All days from one to another, both included."""
-    begin, end = date.fromisoformat(first), date.fromisoformat(last)
-    return [(begin + timedelta(days=number)).isoformat() for number in range((end - begin).days + 1)]
+    """All days from ``first`` to ``last``, both included."""
+    start, end = date.fromisoformat(first), date.fromisoformat(last)
+    return [(start + timedelta(days=number)).isoformat() for number in range((end - start).days + 1)]
 
 
 class DailyUsageIncrement(NamedTuple):
@@ -48,25 +48,25 @@ class DailyUsageIncrement(NamedTuple):
 
 
 def make_increment(used: Usage | None, model: str, at: float) -> DailyUsageIncrement | None:
-    """What a record adds that was made at this time; ``None`` if that is nothing."""
-    kept = Usage() if used is None else replace(used, seconds=0.0)
-    return None if kept == Usage() else DailyUsageIncrement(get_utc_day(at), replace_surrogates(model), kept)
+    """What a record from this time adds; ``None`` if nothing."""
+    counted = Usage() if used is None else replace(used, seconds=0.0)
+    return None if counted == Usage() else DailyUsageIncrement(get_utc_day(at), replace_surrogates(model), counted)
 
 
 @dataclass(frozen=True, slots=True)
 class DailyUsage:
-    """What the runs of a workflow have used on a day with a model."""
+    """What the runs of a workflow used of a model on a day."""
 
     day: str
     workflow: str
     model: str
-    """``""``: not known."""
+    """``""``: unknown."""
     used: Usage
 
 
 @dataclass(frozen=True, slots=True)
 class DailyRunCount:
-    """How many runs of a workflow were created on a day; without those that were pruned since."""
+    """How many runs of a workflow were created on a day, without those pruned since."""
 
     day: str
     workflow: str
@@ -74,15 +74,12 @@ class DailyRunCount:
 
 
 class DailyUsageCounters(ABC):
-    """What was used, and how many runs were created, by day."""
+    """Usage and new runs by day."""
 
     @abstractmethod
     async def get(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
-        """What was used on the days from ``since`` to ``until``, both included: by day, workflow and model."""
+        """Usage on the days from ``since`` to ``until``, both included, by day, workflow, and model."""
 
     @abstractmethod
     async def get_run_counts(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyRunCount]:
-        """How many runs were created on the days from ``since`` to ``until``, both included.
-
-        By day and workflow.
-        """
+        """How many runs were created on the days from ``since`` to ``until``, both included, by day and workflow."""

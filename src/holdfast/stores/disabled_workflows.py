@@ -1,6 +1,6 @@
 """Disabled workflows: their runs are neither started nor claimed.
 
-``engine.driver`` says what a worker does with those that it holds.
+``engine.driver`` describes what a worker does with the runs that it holds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class DisabledWorkflow(NamedTuple):
-    """Since when a workflow is disabled, who did that, and why."""
+    """When a workflow was disabled, by whom, and why."""
 
     disabled_at: float
     actor: str
@@ -20,21 +20,23 @@ class DisabledWorkflow(NamedTuple):
 
 
 class DisabledWorkflows(ABC):
-    """The workflows that are disabled, and the switch."""
+    """Disabling and enabling workflows."""
 
     @abstractmethod
     async def disable(self, workflow: str, actor: str = "", reason: str = "", *, is_temporary: bool = False) -> bool:
-        """Start and claim no more runs of this workflow. False: it was off already.
+        """Start and claim no more runs of this workflow. False: it was already disabled.
 
-        A temporary switch is one that a policy turns on again by itself. A lasting one takes its place (true), and is
-        not replaced by a temporary one: what a person has disabled stays disabled.
+        A policy disables temporarily, and enables again by itself. A person's disable replaces a temporary one (true),
+        and a temporary one does not replace it: what a person has disabled stays disabled.
         """
 
     @abstractmethod
     async def enable(self, workflow: str, *, only_temporary: bool = False) -> bool:
-        """Start and claim runs of this workflow again. False: it was on already, or is off for good and
-        ``only_temporary`` was asked for."""
+        """Start and claim runs of this workflow again.
+
+        False: it was not disabled; or, with ``only_temporary``, not temporarily.
+        """
 
     @abstractmethod
     async def get_all(self) -> Mapping[str, DisabledWorkflow]:
-        """Those that are disabled, by name."""
+        """The disabled workflows, by name."""

@@ -1,8 +1,8 @@
-"""Documents: what a server keeps that belongs to no run, such as API keys, addresses and policies.
+"""Documents: data of a server that belongs to no run, such as API keys, addresses, and policies.
 
-Each is a small JSON object under a kind and a name. A document has a version that rises with every change, so that two
-who change the same one at the same time do not undo each other's work: whoever says which version it has read is
-refused when that is not the one that is there. They go into no archive: export, import and copies are about runs.
+A document is a small JSON object under a kind and a name. Its version rises with every change, so that two concurrent
+changes do not undo each other: a caller that states which version it has read is refused if there is another one now.
+Archives do not contain documents: export, import, and copies are about runs.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from holdfast.stores.utf8 import check_encodable
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One of them."""
+    """A stored document."""
 
     kind: str
     name: str
     data: bytes
     """JSON."""
     version: int
-    """1 for a new one."""
+    """1 for a new document."""
     created_at: float
     updated_at: float
 
     def load_json(self) -> Any:
-        """What is in it. Raises ``UndecryptableValue``."""
+        """The parsed data. Raises ``UndecryptableValue``."""
         check_decrypted(self.data, f"what the server keeps of {self.kind} {self.name!r}")
         return json.loads(self.data)
 
 
 def check_document_name(kind: str, name: str) -> None:
-    """Raises ``UsageError`` for a place that no store can keep a document in."""
+    """Raise ``UsageError`` for a kind or name that no store can keep."""
     if not kind or not name:
         raise UsageError(f"a document needs a kind and a name that are not empty, and this has {kind!r} and {name!r}")
     check_encodable(kind, "the kind of a document")
@@ -50,17 +50,17 @@ class Documents(ABC):
 
     @abstractmethod
     async def put(self, kind: str, name: str, data: bytes, *, if_version: int | None = None) -> Document | None:
-        """Keep a document, in place of the one that is there, and tell it as it is then.
+        """Write a document, replacing an existing one. Returns it as it is stored.
 
-        ``if_version``: only if that is its version now (0: only if there is none); ``None`` if it is not.
+        ``if_version``: only if this is its current version (0: only if it does not exist). Otherwise returns ``None``.
         """
 
     @abstractmethod
     async def delete(self, kind: str, name: str) -> bool:
-        """Forget a document. False: it is not there."""
+        """Delete a document. False: it does not exist."""
 
     @abstractmethod
     async def list(
         self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
     ) -> list[Document]:
-        """Documents of a kind, or those of these names, in the order of their names, those behind ``after``."""
+        """Documents of a kind with a name after ``after``, ordered by name; with ``names``, only these."""

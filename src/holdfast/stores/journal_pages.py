@@ -1,7 +1,7 @@
-"""What there is to tell of a run without its whole journal: a page of its records, and what the rest amounts to.
+"""Pages of a journal: some of a run's records, and a summary of the whole.
 
-A journal of a hundred thousand records is not read for somebody who looks at five hundred of them. What is told of the
-whole (how much was recorded under which lease, and by whom) is counted by the store.
+A reader of five hundred records does not make the store read a journal of a hundred thousand. The store counts what was
+recorded under which claim, and by which worker.
 """
 
 from __future__ import annotations
@@ -18,53 +18,49 @@ if TYPE_CHECKING:
 
 
 class JournalSegment(NamedTuple):
-    """The records of one kind that were recorded under one lease."""
+    """The records of one kind from one claim of the run."""
 
     epoch: int
     worker: int
     kind: RecordKind
     record_count: int
     first_seq: int
-    """The ``seq`` of the first of them."""
     last_seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPage:
-    """A run, a page of its journal, and what is known beside that, all read at one moment."""
+    """A run with a page of its journal, its attempts, and its mailbox, all read at one moment."""
 
     run: Run
     records: Sequence[Record]
     omitted_sizes: Mapping[int, int]
-    """The sizes of large payloads of the page that were not read, by ``seq``: those records have none."""
+    """The sizes of large payloads that were not read, by ``seq``. These records have no payload."""
     segments: Sequence[JournalSegment]
-    """Of the whole journal, those that began first come first."""
+    """The segments of the whole journal, oldest first."""
     attempts: Mapping[int, Attempt]
     signals: Sequence[Signal]
 
 
 def make_journal_page(run: Run, history: History, after_seq: int, limit: int | None) -> JournalPage:
-    """The outline of a run whose history was read."""
+    """The page of a run whose whole history was read."""
     page = [record for record in history.records if record.seq > after_seq]
     return JournalPage(run, page[:limit], {}, group_segments(history.records), history.attempts, history.signals)
 
 
 def group_segments(records: Iterable[Record]) -> list[JournalSegment]:
-    """What a journal amounts to, from its records."""
+    """The segments of a journal."""
     found: dict[tuple[int, int, RecordKind], JournalSegment] = {}
     for record in records:
-        place = record.epoch, record.worker, record.kind
-        known = found.get(place)
-        if known is None:
-            found[place] = JournalSegment(*place, 1, record.seq, record.seq)
-        else:
-            found[place] = known._replace(record_count=known.record_count + 1, last_seq=record.seq)
+        key = record.epoch, record.worker, record.kind
+        segment = found.get(key) or JournalSegment(*key, 0, record.seq, record.seq)
+        found[key] = segment._replace(record_count=segment.record_count + 1, last_seq=record.seq)
     return list(found.values())
 
 
 def make_placeholder(size: int | None) -> bytes:
-    """What stands for a large payload of a run where it is not read, as JSON text."""
+    """A JSON text that replaces a large payload that is not read."""
     if size is None:
         return b'"(missing)"'
-    words = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-    return f'"({words}, see holdfast show)"'.encode()
+    text = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+    return f'"({text}, see holdfast show)"'.encode()

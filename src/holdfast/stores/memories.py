@@ -1,9 +1,9 @@
-"""What outlives runs: values that are kept under a namespace and a key, and found by the words in them.
+"""Memories: values that outlive runs, stored under a namespace and a key, and found by the words in them.
 
-Each has an owner only by its namespace: whoever knows that may read and change it. The last one to put a value wins.
-What a step changes is changed in the transaction that appends the step's record: so it has happened exactly if the
-record is there, and a repeated append does not change it a second time, whatever others have made of it since. A retry
-that takes the record back leaves the memory as it is.
+Access depends only on the namespace: a caller that knows it may read and change its memories. The last put wins. A
+step's change is part of the transaction that appends the step's record. So it has happened exactly if the record
+exists, and a repeated append does not change the memory again, whatever others have written since. A retry that removes
+the record leaves the memory as it is.
 
 Namespaces and keys are compared exactly; keys are listed in the order of their code points.
 """
@@ -19,23 +19,24 @@ from holdfast.stores.utf8 import check_encodable, is_encodable, replace_surrogat
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One of them."""
+    """A stored memory."""
 
     namespace: str
     key: str
     value: bytes
-    """Encoded."""
+    """The encoded value."""
     text: str
-    """The words that it is found by, with those of its key: see ``text_search``."""
+    """A search finds the words in this text and in the key: see ``text_search``."""
     created_at: float
     updated_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class PutMemory:
-    """Keep a value, in place of the one that is there.
+    """Write a value, replacing an existing one.
 
-    Raises ``UsageError`` for a place that no store can keep. Halves of characters in ``text`` become question marks.
+    Raises ``UsageError`` for a namespace or key that no store can keep. Half characters (lone surrogates) in ``text``
+    become question marks.
     """
 
     namespace: str
@@ -52,7 +53,7 @@ class PutMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeleteMemory:
-    """Forget a value; harmless if there is none. Raises ``UsageError`` as ``PutMemory`` does."""
+    """Delete a value, if it exists. Raises ``UsageError`` like ``PutMemory``."""
 
     namespace: str
     key: str
@@ -72,23 +73,22 @@ def _check_memory_key(namespace: str, key: str) -> None:
 
 
 class Memories(ABC):
-    """The memories that a store keeps. They are changed by operations of a commit."""
+    """Reading memories. Operations of a commit change them."""
 
     @abstractmethod
     async def get(self, namespace: str, key: str) -> Memory | None:
-        """One memory."""
+        """A memory, if it exists."""
 
     @abstractmethod
     async def search(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
-        """Memories of a namespace that have at least one of these words in their key or text, the best match first.
+        """Memories of a namespace that have at least one of these words in their key or text, best match first.
 
-        Words are those of the module ``text_search``: they are compared without regard to case and accents, as a whole,
-        and of a long text only the first ``text_search.MAX_QUERY_WORDS`` different ones are looked for. Whatever stands
-        in ``words`` is text to be found, no query language; without a word in it, nothing is found. The best match is
-        the one with more of the words, the rarer ones, more often, in a shorter text (BM25); of equal ones, the smaller
-        key comes first.
+        ``text_search`` splits the words. They are compared as a whole, without case and accents, and only the first
+        ``text_search.MAX_QUERY_WORDS`` different words of a long query count. ``words`` is plain text, not a query
+        language; without a word in it, nothing is found. A better match has more of the words, rarer words, more often,
+        in a shorter text (BM25); of equal matches, the smaller key comes first.
         """
 
     @abstractmethod
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
-        """The memories of a namespace in the order of their keys, those behind the key ``after``."""
+        """The memories of a namespace with a key after ``after``, ordered by key."""

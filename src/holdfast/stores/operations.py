@@ -1,6 +1,6 @@
-"""What goes into a store and comes back: runs, operations on them, and the answers.
+"""The values that go into a store and come back: runs, operations on them, and the answers.
 
-``contract`` tells what every store promises about these.
+``contract`` describes what every store guarantees about them.
 """
 
 from __future__ import annotations
@@ -16,99 +16,99 @@ from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApp
 from holdfast.stores.memories import DeleteMemory, MemoryChange, PutMemory
 
 MAX_DELIVERIES = 3
-"""Unless a workflow says otherwise."""
+"""The default for workflows."""
 
 
 class CancelState(StrEnum):
-    """Whether somebody has asked for a run to be cancelled."""
+    """Whether a run is to be cancelled."""
 
     NONE = ""
     REQUESTED = "requested"
     RECORDED = "recorded"
-    """It is in the journal: the holder is carrying it out, or has done so."""
+    """The cancel is in the journal: the holder is carrying it out, or has done so."""
 
 
 class OpStatus(Enum):
-    """What became of one operation."""
+    """The answer to an operation."""
 
     DONE = "done"
     DONE_NOTIFIED = "told"
-    """As ``DONE``, for a finish: and a run that waited for the end has it in its mailbox now."""
+    """Like ``DONE``, for a finish that put the run's end into the mailbox of a waiting run."""
     FENCED = "fenced"
-    """Another worker holds the run now (or it has ended); nothing was changed."""
+    """Another worker holds the run now, or it has ended. Nothing was changed."""
     REFUSED = "refused"
-    """There is something that the caller has to see to first: for a park, what the run waits for is there already, or
-    (of a paused run) it was resumed; for a park or a finish, a cancel has been asked for; a retry would run a ``once``
-    step again; a cancel was meant for a run with another seed."""
+    """The caller has to handle something else first. A park: what the run waits for has arrived, or (for a pause) the
+    run was resumed. A park or a finish: a cancel was requested. A retry: it would run a ``once`` step again. A cancel:
+    the run has another seed."""
     DUPLICATE = "duplicate"
-    """It was asked for before; nothing was changed."""
+    """A repeated request. Nothing was changed."""
     UNKNOWN_RUN = "unknown_run"
     UNKNOWN_APPROVAL = "unknown_approval"
     ENDED = "ended"
-    """The run has ended, so it takes no signal and no request; or a retry found nothing to reopen."""
+    """The run has ended, so it takes no signals and requests; or a retry found nothing to reopen."""
     COMPENSATED = "compensated"
-    """A retry found that compensations have undone what the run had done."""
+    """A retry found that compensations have undone the run's steps."""
     WORKFLOW_DISABLED = "workflow_disabled"
-    """The workflow is disabled: no new run of it is started."""
+    """The workflow is disabled, so its runs are not started."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """All that is needed to create a run."""
+    """Everything needed to create a run."""
 
     id: str
     workflow: str
     inputs: bytes
     digest: bytes
-    """Equal for equal inputs, whoever encoded them."""
+    """Equal for equal inputs, whichever process encoded them."""
     seed: bytes
-    """Random bytes from which the run's ``uuid4()``, ``random()`` and idempotency keys are drawn."""
+    """Random bytes from which the run's ``uuid4()``, ``random()``, and idempotency keys are derived."""
     created_at: float
     queue: str = "default"
     available_at: float = 0.0
-    """Not to be claimed before this time."""
+    """When the run may first be claimed."""
     priority: int = 0
     """Higher goes first."""
     deadline: float | None = None
     max_deliveries: int = MAX_DELIVERIES
-    """Deaths of workers that held nothing but this run, without a new record in between, that make it ``dead``."""
+    """How many deaths of workers that held only this run, without a new record in between, make it ``dead``."""
     tags: tuple[str, ...] = ()
     has_generated_id: bool = False
-    """The id was made up, not chosen by the user: such a run may be joined once its starter is no longer live."""
+    """The id was generated. Once its starter is no longer live, another start may join such a run."""
     starter: int | None = None
-    """The worker that starts it, if a worker does."""
+    """The worker that starts it, if any."""
     python_version: str = ""
-    """Minor version of the Python that starts it, for the drift message."""
+    """Minor version of the Python that starts it, for the message about drift."""
     clock_started_at: float | None = None
-    """Where the run's own clock begins, if not at its creation: a fork goes on with the clock of its origin."""
+    """When the run's own clock starts, if not at its creation: a fork continues the clock of its origin."""
     parent: str = ""
-    """The id of the run that starts it, if a run does."""
+    """The id of the run that starts it, if any."""
     forked_from: str = ""
-    """The id of the run whose journal it shares the beginning of."""
+    """The id of the run with which it shares the beginning of its journal."""
     rewind_points: tuple[RewindPoint, ...] = ()
-    """As that of the run that it is forked from."""
+    """The rewind points of the run from which it is forked."""
     budget: BudgetLimits | None = None
-    """What it may use, with all the runs below it."""
+    """What it and all the runs below it may use."""
     session: str = ""
-    """The conversation that it continues: see ``Run.previous_run``."""
+    """The session that it belongs to: see ``Run.previous_run``."""
     previous_run: str = ""
-    """The run that it continues, for a fork, which is in no session itself."""
+    """The run that it continues, for a fork, which is not in a session itself."""
     version: str = ""
-    """The version of the workflow's code that is to execute it; ``""``: of code without one."""
+    """The version of the workflow's code that executes it; ``""``: code without a version."""
     queue_key: str = ""
-    """Whose it is among the runs of its queue, such as a customer: see ``queues``."""
+    """Its key in its queue, such as a customer: see ``queues``."""
     dedup_key: str = ""
-    """While an unfinished run of the same queue has the same, a start joins that one: see ``queues``."""
+    """A start joins an unfinished run of the same queue with the same key: see ``queues``."""
     max_debounce_s: float | None = None
-    """With ``dedup_key``: until it has begun, a start that joins it replaces its inputs, and puts it off to its own
-    time, but to no more than so many seconds after its creation."""
+    """With ``dedup_key``: until the run has begun, a start that joins it replaces its inputs and delays it to its own
+    start time, at most this many seconds after the run's creation."""
     is_delivery: bool = False
-    """No engine executes it: see the contract."""
+    """No engine executes it: see ``claims``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run's row, as it is read from the store."""
+    """A run's row."""
 
     key: int
     id: str
@@ -123,7 +123,7 @@ class Run:
     wake_at: float | None
     """When a pending or waiting run may be claimed; ``None``: only a signal makes it claimable."""
     waits_for: str
-    """What a parked run waits for, in words."""
+    """What a parked run waits for, as text."""
     priority: int
     deadline: float | None
     inputs: bytes
@@ -137,29 +137,29 @@ class Run:
     created_at: float
     finished_at: float | None
     clock_started_at: float
-    """Where the run's own clock begins."""
+    """When the run's own clock starts."""
     cancel_state: CancelState = CancelState.NONE
     paused_at: float | None = None
-    """Since when it has been paused. A paused run that is still ``running`` is on its way to be parked."""
+    """When it was paused. A paused run that is still ``running`` is about to be parked."""
     rewind: Rewind | None = None
-    """What a retry takes back, once the run has ended."""
+    """What a retry removes, once the run has ended."""
     parent: str = ""
     forked_from: str = ""
     rewind_points: tuple[RewindPoint, ...] = ()
-    """Where retries have gone back to, one for each: commands issued after it are other ones than those before."""
+    """To where retries went back, one for each: commands issued after that point differ from the earlier ones."""
     session: str = ""
     previous_run: str = ""
-    """The id of the newest run of the same workflow and session when this one was created; ``""``: there was none."""
+    """The id of the newest run of the same workflow and session when this one was created; ``""``: none."""
     has_budget: bool = False
-    """It, or a run above it, was started with a budget: its model calls must be reserved."""
+    """The run, or one above it, was started with a budget, so its model calls must be reserved."""
     version: str = ""
-    """Only workers that serve this version of its workflow take it up: see ``served_versions``."""
+    """Only workers that serve this version of its workflow claim it: see ``served_versions``."""
     queue_key: str = ""
     is_limited: bool = False
-    """Its queue has limits, and lets it be taken or not: see ``queues``."""
+    """Its queue has limits, which decide when it may be claimed: see ``queues``."""
     is_delivery: bool = False
     suspicion: int = 0
-    """Rises with every death of its worker and is 0 again with its next record: see ``rules.raise_suspicion``."""
+    """Rises with every death of its worker, and is reset to 0 by its next record: see ``worker_deaths``."""
 
     @property
     def has_worker_deaths(self) -> bool:
@@ -168,50 +168,50 @@ class Run:
 
 
 class RunLink(NamedTuple):
-    """A held run that waits for another one, or has started it."""
+    """The link from a held run to a run that it starts or waits for."""
 
     parent_key: int
-    """Its key."""
+    """The key of the held run."""
     epoch: int
-    """The fence: a run that is no longer held under this epoch starts nothing and waits for nothing."""
+    """The fence: a run that is no longer held under this epoch starts nothing, and waits for nothing."""
     position: int
-    """The command that waits. One link for each."""
+    """The command that waits. Each has one link."""
     is_awaited: bool = True
-    """False: only the fence matters, nobody waits for the end."""
+    """False: only the fence matters, and no command waits for the end."""
 
 
 class StartRun(NamedTuple):
-    """Create a run, or find the one that is already there under this id."""
+    """Create a run, or find the one that already has this id."""
 
     run: NewRun
     claim_as: int | None = None
-    """Create it ``running`` under epoch 1, held by this worker, instead of ``pending``."""
+    """Create it as ``running`` under epoch 1, held by this worker, instead of ``pending``."""
     join_orphan: bool = False
-    """First look for an *orphan*: a run with a generated id, of the same workflow, version and digest, whose starter is
-    no longer live, and that has not ended, or has ended only after its starter was found dead (so that nobody had its
-    result). If there is one, make ``run.starter`` its starter and answer with it (it is not claimed by this)."""
+    """First look for an *orphan*: a run with a generated id, of the same workflow, version, and digest, whose starter
+    is no longer live, and that has not ended, or ended only after its starter was found dead (so that no caller
+    received its result). If there is one, make ``run.starter`` its starter and answer with it, without claiming it."""
     link: RunLink | None = None
-    """The run that starts this one. Answered with ``FENCED`` when it is not held any more."""
+    """The run that starts this one. Answered with ``FENCED`` when it is no longer held."""
 
 
 class AwaitRun(NamedTuple):
-    """Link a held run to one that was started before. Answered like ``StartRun``, or with ``UNKNOWN_RUN``."""
+    """Link a held run to an existing run. Answered like ``StartRun``, or with ``UNKNOWN_RUN``."""
 
     run_id: str
     link: RunLink
 
 
 class StartResult(NamedTuple):
-    """The answer to ``StartRun``, ``AwaitRun`` and ``ForkRun``."""
+    """The answer to ``StartRun``, ``AwaitRun``, and ``ForkRun``."""
 
     run: Run
     is_new: bool
-    """False: it was there before (same id, or same ``dedup_key``), or it is an orphan that was joined."""
+    """False: it existed before (same id or ``dedup_key``), or it is an orphan that was joined."""
     is_linked: bool = False
-    """The end of the run will be, or is already, in the mailbox of the run that waits. False for a run that had ended
-    before there was anybody to tell: then ``run`` tells how it ended."""
+    """The end of the run is or will be in the mailbox of the run that waits. False for a run that had ended before:
+    then ``run`` says how it ended."""
     is_deduplicated: bool = False
-    """It was joined because of its ``dedup_key``: its id, its workflow and its inputs may be other ones."""
+    """It was joined because of its ``dedup_key``: its id, workflow, and inputs may differ from those requested."""
 
 
 class AppendRecord(NamedTuple):
@@ -223,32 +223,32 @@ class AppendRecord(NamedTuple):
     key: int
     record: Record
     consumed_signal_id: int | None = None
-    """The id of the signal that this record consumes, deleted in the same transaction."""
+    """The id of the signal that this record consumes. The signal is deleted in the same transaction."""
     clear_attempt: bool = False
-    """There may be an attempt row for this position; delete it."""
+    """Delete the attempt row of this position, if there is one."""
     reset_delivery_count: bool = False
-    """The first record since the run was taken over: set its delivery count and its suspicion back to 0."""
+    """The first record since the run was claimed: reset its delivery count and its suspicion to 0."""
     used: Usage | None = None
-    """What the step has used. It is added to the usage of the run and of every run above it, and whatever was reserved
-    for this position is given back."""
+    """What the step has used. It is added to the usage of the run and of every run above it, and the reservation for
+    this position is released."""
     memory: MemoryChange | None = None
-    """What the step changes of what outlives runs, in the same transaction: once, however often this is repeated."""
+    """The memory that the step changes, in the same transaction, and once however often this is repeated."""
     clear_live_events: bool = False
-    """There may be notices of this position, also of an earlier holder; delete those that do not stay."""
+    """Delete the live events of this position, also those of an earlier holder, except lasting ones."""
     model: str = ""
-    """The model that ``used`` is of: see ``daily_usage``."""
+    """The model that was used: see ``daily_usage``."""
 
 
 class LiveEvent(NamedTuple):
     """Something that happened to a step in flight: see ``live_events``."""
 
     position: int
-    """The step's command; -1: it belongs to the run."""
+    """The position of the step's command; -1: the event belongs to the run."""
     stream: str
-    """Which attempt of the step it belongs to, and which request of that: see ``engine.live_events``. The part ``""``
-    is for what stores tell themselves."""
+    """The attempt of the step, and the request within the attempt: see ``engine.live_events``. ``""`` is for events
+    that stores write themselves."""
     number: int
-    """Rises within the part: a repeated commit keeps each once."""
+    """Rises within the stream, so that a repeated commit writes each event once."""
     kind: str
     data: bytes
     """JSON."""
@@ -256,7 +256,7 @@ class LiveEvent(NamedTuple):
 
 
 class AppendLiveEvents(NamedTuple):
-    """Keep notices of steps of a held run. Those that are there already (position, part, number) are passed over."""
+    """Write live events of a held run. Existing ones (same position, stream, and number) are skipped."""
 
     key: int
     epoch: int
@@ -264,9 +264,9 @@ class AppendLiveEvents(NamedTuple):
 
 
 class SaveAttempt(NamedTuple):
-    """Keep what is known of a step in flight (one row per position, the last one wins).
+    """Save the state of a step in flight. There is one row for each position, and the last one wins.
 
-    An ``outcome`` is not written by this, and one that is there stays: see ``step_transactions``.
+    This does not write an ``outcome``, and an existing one stays: see ``step_transactions``.
     """
 
     key: int
@@ -275,14 +275,14 @@ class SaveAttempt(NamedTuple):
 
 
 class ReserveUsage(NamedTuple):
-    """Ask whether a step of a held run may use so much, before it begins.
+    """Reserve the expected usage of a step of a held run before it begins.
 
-    Answered with ``DONE`` when no budget of the run, or of a run above it, would be passed; then ``expected`` is
-    reserved with each of them, in place of what was reserved for the same position before, until the record of that
-    position is appended or nobody holds the run any more. Else answered with a ``BudgetShortage`` (one that is not
-    ``passing``, if there is one), and nothing is reserved for the position; if that ``is_exhausted``, the run is
-    *short* at this position from then on: see ``SetBudget``. A run without ``has_budget`` need not ask, and is answered
-    with ``DONE``.
+    Answered with ``DONE`` when this exceeds no budget of the run or of a run above it. Then ``expected`` is reserved
+    from each of them, replacing an earlier reservation for the same position, until the record of that position is
+    appended or no worker holds the run any more. Otherwise answered with a ``BudgetShortage`` (one that is not
+    ``is_temporary``, if there is one), and nothing is reserved for the position; if the shortage ``is_exhausted``, the
+    run is *short* at this position from then on: see ``SetBudget``. A run without ``has_budget`` need not reserve, and
+    is answered with ``DONE``.
     """
 
     key: int
@@ -294,11 +294,11 @@ class ReserveUsage(NamedTuple):
 class FinishRun(NamedTuple):
     """End a held run. Refused when a cancel is ``REQUESTED``, unless ``respect_cancel`` is false.
 
-    Fenced when a cancel is ``RECORDED`` that the holder did not know of: the request may reach the store late, after it
-    was repeated, refused for the cancel, and that was recorded.
+    Fenced when a cancel is ``RECORDED`` that the holder did not know of: this operation may reach the store late, after
+    a repeat of it was refused for the cancel, and the cancel was recorded.
 
-    Answered with ``DONE_NOTIFIED``, also when it is repeated, if that may have woken another run: nobody hears from the
-    store what they wrote themselves.
+    Answered with ``DONE_NOTIFIED``, also for a repeat, if it may have woken another run: a store does not report a
+    process's own writes to it.
     """
 
     key: int
@@ -308,23 +308,22 @@ class FinishRun(NamedTuple):
     error: bytes | None
     at: float
     rewind: Rewind | None = None
-    """What a retry of it takes back."""
+    """What a retry removes."""
     respect_cancel: bool = True
-    """The holder knows of no cancel. False once one is recorded, and for a run that cannot go on with the code at hand,
-    and so cannot be cancelled by it either."""
+    """The holder knows of no cancel. False once a cancel is recorded, and for a run that cannot continue with this
+    code, so this code cannot cancel it either."""
 
 
 class ParkRun(NamedTuple):
     """Let a held run leave memory until ``wake_at`` or a signal.
 
-    Refused when an unconsumed signal with one of the names in ``signal_names``, the end of a run for one of the
-    positions in ``awaited``, or an answer to one of the questions in ``approval_ids``, is there, or when a cancel is
-    ``REQUESTED``. Fenced when the run has gone on since: a park may reach the store late, after it was repeated,
-    refused for a signal, and that signal consumed. A run that parks has not killed its worker, so its suspicion is 0
-    again.
+    Refused when the mailbox has an unconsumed signal with one of the ``signal_names``, the end of a run for one of the
+    ``awaited_positions``, or an answer to one of the ``approval_ids``, or when a cancel is ``REQUESTED``. Fenced when
+    the run has continued since: a park may reach the store late, after a repeat of it was refused for a signal, and
+    that signal was consumed. A run that parks has not killed its worker, so its suspicion is reset to 0.
 
-    A run may park with something in its mailbox that its code does not wait for. Other code might, so it becomes
-    claimable once more when its holder is gone: retired or dead. (Not a run by delivery: its holders come and go.)
+    A run may park with something in its mailbox that its code does not wait for. Other code might wait for it, so the
+    run becomes claimable once more when its holder retires or dies. (Not a run by delivery: its holders come and go.)
     """
 
     key: int
@@ -333,29 +332,29 @@ class ParkRun(NamedTuple):
     signal_names: tuple[str, ...] = ()
     waits_for: str = ""
     next_seq: int | None = None
-    """The number that the run's next record will have; if it is there already, the run has gone on."""
+    """The ``seq`` of the run's next record. If that record exists, the run has continued."""
     awaited_positions: tuple[int, ...] = ()
-    """The commands that wait for the end of a run."""
+    """The positions of commands that wait for the end of a run."""
     is_pause: bool = False
-    """The holder carries out a pause: what the run waits for does not matter. Refused when it was resumed meanwhile."""
+    """The holder carries out a pause, whatever the run waits for. Refused when the run was resumed meanwhile."""
     approval_ids: tuple[str, ...] = ()
-    """The ids of the questions whose answer it waits for."""
+    """The approvals whose answers it waits for."""
 
 
 class ReleaseRun(NamedTuple):
-    """Give a held run back, claimable at once (unless it is paused); this counts as a delivery only if it says so."""
+    """Release a held run. It is claimable at once, unless it is paused."""
 
     key: int
     epoch: int
     wake_at: float | None = None
-    """Claimable from then on, not at once."""
+    """When it becomes claimable, instead of at once."""
     error: bytes | None = None
-    """It counts as a delivery, since its holder has failed with this error; if that was the last one that the run may
-    have, it is ``dead`` with this error."""
+    """The error with which its holder failed: the release counts as a delivery. If that was the last one allowed, the
+    run is ``dead`` with this error."""
 
 
 class SendSignal(NamedTuple):
-    """Put a signal into a run's mailbox; a waiting run becomes claimable at once."""
+    """Put a signal into a run's mailbox. A waiting run becomes claimable at once."""
 
     run_id: str
     name: str
@@ -365,30 +364,30 @@ class SendSignal(NamedTuple):
 
 
 class CancelRun(NamedTuple):
-    """Ask for a run to be cancelled. A pause is lifted by it, and a parked run becomes claimable at once.
+    """Request that a run be cancelled. This ends a pause, and a parked run becomes claimable at once.
 
-    Answered with ``DUPLICATE`` when that was asked before, also if the run has been cancelled since; but if it was
-    paused after that, asking again lifts the pause. A pending run that nobody has ever claimed (epoch 0) is cancelled
-    at once, and so is a run by delivery, held or not.
+    Answered with ``DUPLICATE`` for a repeat, also if the run has been cancelled since; but if the run was paused in
+    between, the repeat ends the pause. A pending run that was never claimed (epoch 0) is cancelled at once, and so is a
+    run by delivery, held or not.
     """
 
     run_id: str
     at: float
     seed: bytes | None = None
-    """Only if the run has this seed: the caller wants to cancel what it has started itself, not what it has joined."""
+    """Only if the run has this seed: the caller cancels only what it started itself, not what it joined."""
 
 
 class PauseRun(NamedTuple):
-    """Keep a run from going on: at once if nobody holds it, else as soon as its holder has heard of it."""
+    """Pause a run: at once if no worker holds it, otherwise as soon as its holder reads the request."""
 
     run_id: str
     at: float
 
 
 class ResumeRun(NamedTuple):
-    """Lift a pause: the run is claimable at once. ``DUPLICATE`` when it was not paused.
+    """End a pause: the run is claimable at once. ``DUPLICATE`` when it was not paused.
 
-    A pending run that nobody has ever claimed still waits for the time that it was started for.
+    A pending run that was never claimed still waits for its start time.
     """
 
     run_id: str
@@ -396,11 +395,12 @@ class ResumeRun(NamedTuple):
 
 
 class SetBudget(NamedTuple):
-    """Give a run another budget, in place of the one that it has.
+    """Replace the budget of a run.
 
-    Every unfinished run that is *short*, the run itself or below it, is sent ``BUDGET_SIGNAL`` in the same transaction,
-    once for each position that it is short at, and is no longer short: it asks again. (One that has ended stays short;
-    it is sent the signal when it is reopened.) ``REFUSED`` when the run was started without a budget of its own.
+    Every unfinished run that is *short*, the run itself or one below it, gets ``BUDGET_SIGNAL`` in the same
+    transaction, once for each position at which it is short, and is no longer short: it reserves again. (A run that has
+    ended stays short, and gets the signal when it is reopened.) ``REFUSED`` when the run was started without a budget
+    of its own.
     """
 
     run_id: str
@@ -409,48 +409,48 @@ class SetBudget(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What a person says of a step of unknown outcome, when its run is reopened."""
+    """A person's decision about a step of unknown outcome, when its run is reopened."""
 
     epoch: int
-    """The run's when that person looked: what they saw is still so if it has the same one."""
+    """The epoch of the run when that person looked: if it is the same now, what they saw is still true."""
     rewind: Rewind
-    """What is taken back, in place of what a retry would take: not what is of other ``once`` steps."""
+    """What to remove, instead of what a retry would remove: not the records of other ``once`` steps."""
     record: Record | None
-    """The step's outcome, whose ``seq`` follows from what is kept; ``None``: it did not happen, and runs again."""
+    """The step's outcome, with a ``seq`` that follows the records that stay; ``None``: it did not happen, and runs
+    again."""
 
 
 class ReopenRun(NamedTuple):
-    """Put a failed, cancelled or dead run back to ``pending`` (a person's retry).
+    """Set a failed, cancelled, or dead run back to ``pending`` (a person's retry).
 
-    Its deliveries are 0 again; its error, its end and a pause are forgotten, and so is a cancel unless its record
-    stays; a deadline that has passed is lifted. The records that its ``rewind`` takes are removed, and where
-    that was is added to ``rewind_points``. A removed signal is put back into the mailbox. The attempts of
-    steps that were begun because of what is removed are forgotten, with their progress and the outcomes of
-    transactional ones: a step that comes to such a position is another call. Only the intents of ``once`` steps stay,
-    so that a retry runs none of them a second time. ``COMPENSATED`` when the ``rewind`` says so. ``REFUSED`` when its
-    ``once`` says that a ``once`` step would run a second time, unless ``rerun_once_steps``. Without a ``rewind``
-    nothing is removed.
+    This resets its deliveries to 0 and removes its error, its end, a pause, a deadline that has passed, and a cancel
+    unless the cancel's record stays. The records in its ``rewind`` are removed, and the point to which it goes back is
+    added to ``rewind_points``. A removed signal is put back into the mailbox. The attempts of steps that were begun
+    because of removed records are deleted, with their progress and the outcomes of transactional steps: a step at such
+    a position is another call. Only the intents of ``once`` steps stay, so that a retry runs none of them a second
+    time. ``COMPENSATED`` when the ``rewind`` says so. ``REFUSED`` when a ``once`` step would run a second time
+    (``once_seqs``), unless ``rerun_once_steps``. Without a ``rewind`` nothing is removed.
 
-    The runs that it had started (their ``parent_key`` is this one), and whose end is in its journal no more or not yet:
-    one that has failed, was cancelled (perhaps with this one) or is dead is reopened in the same way, and awaited
-    again; if its end was removed, and it cannot be reopened, all of it is refused. One that has not ended is awaited
-    again. For any other whose end was removed, or that was awaited only because of what is removed, the link goes, so
-    that the next ``StartRun`` finds out how it ended. Those in the ``abandoned_positions`` of the ``rewind`` stay as
-    they are.
+    Runs that it had started, and whose end is no longer or not yet in its journal, are handled by their state. A run
+    that has failed, was cancelled (perhaps with this one), or is dead is reopened in the same way, and awaited again;
+    if its end was removed and it cannot be reopened, the whole operation is refused. A run that has not ended is
+    awaited again. For any other run whose end was removed, or that was awaited only because of removed records, the
+    link is deleted, so that the next ``StartRun`` finds out how it ended. Runs in the ``abandoned_positions`` of the
+    ``rewind`` stay as they are.
 
-    Whoever of them is short of a budget is sent ``BUDGET_SIGNAL``, and asks again. Answers of people that are taken
-    back are not put back: see ``approvals``. Each run that is reopened has a ``REOPENED`` notice.
+    Each of these runs that is short of a budget gets ``BUDGET_SIGNAL``, and reserves again. Removed answers of people
+    are not put back: see ``approvals``. Each reopened run gets a ``REOPENED`` event.
 
-    With ``settlement``, the run's own ``rewind`` is not looked at but the one that is given, and the step's outcome
-    is appended behind what is kept. ``ENDED`` also when the run has another epoch by now. The runs that are reopened
-    with it are so as by any retry.
+    With ``settlement``, its ``rewind`` replaces the run's own, and the step's outcome is appended after the records
+    that stay. ``ENDED`` also when the run has another epoch by now. Runs that are reopened with it are handled as in
+    any retry.
     """
 
     run_id: str
     at: float
     rerun_once_steps: bool = False
     version: str | None = None
-    """Let another version of its workflow's code go on with it; the runs that are reopened with it keep theirs."""
+    """Continue it with another version of its workflow's code. Runs that are reopened with it keep theirs."""
     settlement: Settlement | None = None
 
 
@@ -458,8 +458,8 @@ class ForkRun(NamedTuple):
     """Create a run that shares the beginning of another's journal.
 
     The records of ``source_run`` with a ``seq`` below ``before_seq`` are copied (large payloads are shared), then
-    ``record``, if given, is appended. Nothing else is: no notices, no questions, no signals. The new run is
-    ``pending``. A fork is repeated harmlessly: the run is there under its id.
+    ``record``, if given, is appended. Live events, approvals, and signals are not copied. The new run is ``pending``.
+    Repeating a fork is harmless: the run exists under its id.
     """
 
     source_run: str
@@ -495,4 +495,4 @@ Op = (
 OpResult = StartResult | OpStatus | BudgetShortage
 
 ClientOp = SendSignal | CancelRun | PauseRun | ResumeRun | ReopenRun | SetBudget | AnswerApproval
-"""What somebody may ask of a run from outside; each is answered with a ``OpStatus``."""
+"""Requests to a run from outside. Each is answered with an ``OpStatus``."""

@@ -1,24 +1,23 @@
-"""Deleting runs that have ended: which of them nobody needs any more.
+"""Deleting runs that have ended, when they are no longer needed.
 
-A run is never deleted alone, but with its **family**: the run that started it and the runs that it started, all the way
-up and down; and, of an agent, with its whole conversation (the runs of a session, and those that continue one of them).
-A family goes as a whole or stays as a whole, because its members need each other: what a run has used is added to those
-above it, a retry of a run goes on from the ends of those that it had started, and the next run of a session is told
-all that was said in it. So a family stays as long as one of its members has not ended, or has ended too short a time
-ago.
+A run is never deleted alone, but with its **group**: its run tree, all the way up and down; and, for an agent, its
+whole conversation (the runs of a session, and runs that continue one of them). A group is deleted or stays as a whole,
+because its members need each other: the usage of a run is added to the runs above it, a retry of a run continues from
+the ends of its children, and the next run of a session sees the whole conversation. So a group stays as long as one of
+its members has not ended, or ended too recently.
 
-It also stays when somebody else needs one of them: an unfinished run that waits for its end or has been told of it, or
-whoever starts a script again that was killed before it had the result (see ``StartRun.join_orphan``). A fork needs
-nothing of its origin: the beginning of the journal is its own.
+It also stays when something else needs one of its members: an unfinished run that waits for its end or has received it,
+or a script that was killed before it had the result and may start again (see ``StartRun.join_orphan``). A fork needs
+nothing of its origin: it has its own copy of the beginning of the journal.
 
-What is wanted of a family (its workflow, and the states in which runs are deleted) is asked of its *tops*, the members
-that no other member has started; and of those below that nobody waited for. One that was waited for goes with the run
-that did so: its end was taken note of there.
+The filters of a request (workflow and states) apply to the *tops* of a group, the members that no other member has
+started, and to members below them that were not awaited. An awaited member is deleted with the run that awaited it,
+which recorded its end.
 
 **Keys are never used again**, so that a worker that was declared dead long ago cannot write into another run. A run's
-row, and all by which others could find it, is deleted in the transaction that decides; the rest (records and what else
-is kept under its key) is *swept* away afterwards, in pieces, by whoever comes next. Requests for a deleted run are
-answered as if it had never existed; a start under its id starts a new run.
+row, and everything by which others could find it, is deleted in the transaction that decides. The rest (records and
+other data under its key) is *swept* afterwards, in pieces, by any later sweep. Requests for a deleted run are answered
+as if it had never existed; a start under its id starts a new run.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from typing import NamedTuple
 from holdfast.core.states import RunState
 
 DEFAULT_STATES = frozenset({RunState.COMPLETED, RunState.CANCELLED})
-"""The states in which runs are deleted unless others are named: those that need nobody's attention."""
+"""The states in which runs are deleted by default: those that need no attention."""
 
 
 class KeepReason(StrEnum):
-    """Why a run that was to be deleted is kept, in words."""
+    """Why a run that matches is kept, as text for people."""
 
     UNFINISHED = "a run of its family or conversation has not ended"
     RECENT = "a run of its family or conversation has ended since"
@@ -50,40 +49,40 @@ class KeepReason(StrEnum):
 
 @dataclass(slots=True)
 class PruneProgress:
-    """What pruning has found out on its way, so that no piece of the work does it again."""
+    """What pruning has found out so far, so that no later call repeats the work."""
 
     max_key: int = 0
-    """The highest key that matters, once that is known: all runs behind it are too young."""
+    """The highest key to consider, once known: all runs with higher keys are too young."""
     min_kept_keys: Mapping[str, int] | None = None
-    """The lowest key that is kept of each workflow, once that is known."""
+    """The lowest key to keep of each workflow, once known."""
     decisions: dict[int, tuple[str, KeepReason | None]] = field(
         default_factory=dict[int, "tuple[str, KeepReason | None]"]
     )
-    """By their keys, the ids of relatives of runs in earlier pieces, and why they stay; ``None``: they would go.
+    """The ids of members of groups in earlier calls, by key, and why they stay; ``None``: they would be deleted.
 
-    A family is the same whichever of its members leads to it, and a large one is met in many pieces.
+    A group is the same whichever of its members leads to it, and many calls meet a large one.
     """
 
     def add_decision(self, group: PruneGroup, reason: KeepReason | None) -> None:
-        """Remember what was decided about a family."""
+        """Remember the decision about a group."""
         if len(group.members) > 1:
             self.decisions.update({member.key: (member.id, reason) for member in group.members})
 
     def split_decided(self, keys: Iterable[int]) -> tuple[list[int], dict[str, KeepReason]]:
-        """The runs about which nothing is decided yet; of the others, those that stay."""
+        """The runs without a decision; and of the others, those that stay."""
         new = [key for key in keys if key not in self.decisions]
         known = [self.decisions[key] for key in keys if key in self.decisions]
-        return new, {run_id: why for run_id, why in known if why is not None}
+        return new, {run_id: reason for run_id, reason in known if reason is not None}
 
 
 class PruneCursor(NamedTuple):
-    """How far one has come: through the workflows, the states of each, and the keys of each of those."""
+    """A position in the runs to prune: by workflow, then state, then key."""
 
     workflow: str = ""
     state: str = ""
     key: int = 0
     progress: PruneProgress | None = None
-    """Handed on from piece to piece."""
+    """Passed on from call to call."""
 
 
 PRUNE_START = PruneCursor()
@@ -91,53 +90,53 @@ PRUNE_START = PruneCursor()
 
 @dataclass(frozen=True, slots=True)
 class PruneRequest:
-    """Which runs are to be deleted; every field that is given must match."""
+    """Which runs to delete; every field that is set must match."""
 
     finished_before: float
-    """They have ended before this time."""
+    """They ended before this time."""
     states: frozenset[RunState] = DEFAULT_STATES
-    """Ended ones."""
+    """Final states."""
     workflow: str | None = None
     keep_newest: int = 0
-    """Not the newest so many of each workflow that are in one of the states."""
+    """How many of the newest runs in these states to keep for each workflow."""
     include_unclaimed: bool = False
-    """Also those whose result nobody has had."""
+    """Also runs whose result no caller has received."""
     run_ids: tuple[str, ...] | None = None
-    """Only these."""
+    """Only these runs."""
     dry_run: bool = False
-    """Delete nothing, only tell."""
+    """Delete nothing, only report."""
 
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
-    """What became of a piece of the work."""
+    """The result of one call."""
 
     run_ids: tuple[str, ...] = ()
-    """The ids of those that are deleted, with their families."""
+    """The ids of deleted runs, with the rest of their groups."""
     keep_reasons: Mapping[str, KeepReason] = field(default_factory=dict[str, KeepReason])
-    """Those that were to be deleted, by id, and are kept."""
+    """The runs that match and are kept, by id."""
     record_count: int = 0
-    """In a dry run: how many records would be deleted."""
+    """In a dry run: the number of records that would be deleted."""
     size_bytes: int = 0
-    """In a dry run: the bytes of their recorded values, without those that are kept apart."""
+    """In a dry run: the bytes of their recorded values, without blobs."""
     cursor: PruneCursor | None = None
-    """Where to go on; ``None``: there is nothing more."""
+    """Where to continue; ``None``: done."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What was swept away of runs that are deleted."""
+    """What a sweep deleted."""
 
     record_count: int = 0
     blob_count: int = 0
     size_bytes: int = 0
-    """The bytes of recorded values, as they were kept."""
+    """The stored bytes of recorded values."""
     is_done: bool = True
     """Nothing is left."""
 
 
 class GroupMember(NamedTuple):
-    """What matters of a run."""
+    """The fields of a run that matter for pruning."""
 
     key: int
     id: str
@@ -148,34 +147,34 @@ class GroupMember(NamedTuple):
     session: str
     previous_run: str
     has_unclaimed_result: int
-    """1: it has a made-up id, and nobody has had its result."""
+    """1: its id was generated, and no caller has received its result."""
 
 
 class RelationReader(ABC):
-    """Who is related to whom in a store."""
+    """Reads the relations between a store's runs."""
 
     @abstractmethod
     def read_members(self, keys: Collection[int]) -> Iterable[GroupMember | int]:
-        """What is known of these runs; the key of one that cannot be read. Those that are gone are left out."""
+        """These runs; only the key of a run that cannot be read. Runs that no longer exist are left out."""
 
     @abstractmethod
     def read_neighbors(self, runs: Sequence[GroupMember]) -> Iterable[tuple[int, int]]:
-        """Pairs of keys: each of these runs, with the ones that are next to it in its family."""
+        """Pairs of keys: each of these runs, with its direct neighbors in its group."""
 
     @abstractmethod
     def find_awaited(self, keys: Collection[int]) -> Collection[int]:
-        """Those to which an unfinished run has a link."""
+        """The keys of runs to which an unfinished run has a link."""
 
     @abstractmethod
     def read_links(self, keys: Collection[int]) -> Collection[tuple[int, int]]:
-        """Links from these runs: who waits, and for whom, by their keys."""
+        """Links from these runs: the keys of the waiting and of the awaited run."""
 
 
 class PruneGroup(NamedTuple):
-    """Runs that go together, or stay together."""
+    """Runs that are deleted or stay together."""
 
     members: tuple[GroupMember, ...]
-    """In the order of their keys: so a run comes before those that it has started."""
+    """Ordered by key, so a run comes before its children."""
     is_readable: bool = True
 
     @property
@@ -185,7 +184,7 @@ class PruneGroup(NamedTuple):
 
 
 def _find_groups(relations: RelationReader, keys: Iterable[int]) -> list[PruneGroup]:
-    """The families of these runs, each once."""
+    """The groups of these runs, each once."""
     known: dict[int, GroupMember | None] = {}
     roots: dict[int, int] = {}
 
@@ -197,26 +196,21 @@ def _find_groups(relations: RelationReader, keys: Iterable[int]) -> list[PruneGr
 
     new = set(keys)
     while new:
-        found: list[GroupMember] = []
-        for one in relations.read_members(new):
-            if isinstance(one, int):
-                known[one] = None
-            else:
-                known[one.key] = one
-                found.append(one)
-        pairs = list(relations.read_neighbors(found))
-        for one, other in pairs:
-            roots[root(max(one, other))] = root(min(one, other))
+        members = list(relations.read_members(new))
+        readable = [member for member in members if not isinstance(member, int)]
+        known.update({member: None for member in members if isinstance(member, int)})
+        known.update({member.key: member for member in readable})
+        pairs = list(relations.read_neighbors(readable))
+        for key, other in pairs:
+            roots[root(max(key, other))] = root(min(key, other))
         new = {key for pair in pairs for key in pair} - known.keys()
-    together: dict[int, list[int]] = {}
+    by_root: dict[int, list[GroupMember | None]] = {}
     for key in sorted(known):
-        together.setdefault(root(key), []).append(key)
-    made: list[PruneGroup] = []
-    for group in together.values():
-        members = [known[key] for key in group]
-        readable = tuple(member for member in members if member is not None)
-        made.append(PruneGroup(readable, len(readable) == len(members)))
-    return made
+        by_root.setdefault(root(key), []).append(known[key])
+    return [
+        PruneGroup(tuple(member for member in members if member is not None), None not in members)
+        for members in by_root.values()
+    ]
 
 
 def _find_keep_reason(
@@ -226,7 +220,7 @@ def _find_keep_reason(
     awaited: Collection[int],
     links: Collection[tuple[int, int]],
 ) -> KeepReason | None:
-    """Why a family stays; ``None``: it goes. ``min_kept_keys`` has the lowest key that is kept of each workflow."""
+    """Why a group stays; ``None``: it is deleted. ``min_kept_keys`` has the lowest key to keep of each workflow."""
     if not group.is_readable:
         return KeepReason.UNREADABLE
     by_id = {member.id: member for member in group.members}
@@ -239,9 +233,9 @@ def _find_keep_reason(
             return KeepReason.AWAITED
         if member.has_unclaimed_result == 1 and not request.include_unclaimed:
             return KeepReason.UNCLAIMED_RESULT
-        above = by_id.get(member.parent) if member.parent else None
-        if above is not None and above.key < member.key:
-            if member.state in request.states or (above.key, member.key) in links:
+        parent = by_id.get(member.parent) if member.parent else None
+        if parent is not None and parent.key < member.key:
+            if member.state in request.states or (parent.key, member.key) in links:
                 continue
             return KeepReason.NOT_SELECTED
         if member.state not in request.states or request.workflow not in (None, member.workflow):
@@ -254,31 +248,31 @@ def _find_keep_reason(
 def decide_groups(
     relations: RelationReader, keys: Sequence[int], request: PruneRequest, min_kept_keys: Mapping[str, int]
 ) -> tuple[list[PruneGroup], list[tuple[PruneGroup, KeepReason]]]:
-    """The families of these runs: those that go, and why each of the others stays."""
+    """The groups of these runs: those to delete, and those that stay, with the reason."""
     groups = _find_groups(relations, keys)
-    members = [key for family in groups for key in family.keys]
+    members = [key for group in groups for key in group.keys]
     awaited, links = relations.find_awaited(members), relations.read_links(members)
-    going: list[PruneGroup] = []
+    deleted: list[PruneGroup] = []
     kept: list[tuple[PruneGroup, KeepReason]] = []
-    for family in groups:
-        why = _find_keep_reason(family, request, min_kept_keys, awaited, links)
-        if why is None:
-            going.append(family)
+    for group in groups:
+        reason = _find_keep_reason(group, request, min_kept_keys, awaited, links)
+        if reason is None:
+            deleted.append(group)
         else:
-            kept.append((family, why))
-    return going, kept
+            kept.append((group, reason))
+    return deleted, kept
 
 
 def get_keep_reasons(
     kept: Sequence[tuple[PruneGroup, KeepReason]], matched_keys: Collection[int]
 ) -> dict[str, KeepReason]:
-    """Why runs of these families stay that led to them, by their ids."""
-    return {member.id: why for family, why in kept for member in family.members if member.key in matched_keys}
+    """Why the matched runs of these groups stay, by id."""
+    return {member.id: reason for group, reason in kept for member in group.members if member.key in matched_keys}
 
 
 def list_ids(groups: Sequence[PruneGroup]) -> tuple[str, ...]:
-    """The ids of all runs of these families."""
-    return tuple(member.id for family in groups for member in family.members)
+    """The ids of all runs of these groups."""
+    return tuple(member.id for group in groups for member in group.members)
 
 
 class Retention(ABC):
@@ -286,16 +280,16 @@ class Retention(ABC):
 
     @abstractmethod
     async def prune(self, request: PruneRequest, cursor: PruneCursor = PRUNE_START, limit: int = 100) -> PruneResult:
-        """Delete the next ``limit`` runs that match, with their families, or tell why they are kept: see ``retention``.
+        """Delete the next ``limit`` runs that match, with their groups, or report why they are kept.
 
-        A short piece of work, in a transaction of its own. Continue with the ``cursor`` of the result. ``sweep``
-        deletes what they leave.
+        Each call is short, in a transaction of its own. Continue with the ``cursor`` of the result. ``sweep`` deletes
+        the data that they leave.
         """
 
     @abstractmethod
     async def sweep(self, limit: int = 2000) -> SweepResult:
-        """Delete what runs that were deleted have left: about ``limit`` records, in a transaction of its own.
+        """Delete the data that deleted runs have left: about ``limit`` records, in a transaction of its own.
 
-        Also the rows of workers that are not live any more and that no run can name, because they were gone before the
-        oldest one was created; of workers by lease, the oldest run by delivery.
+        Also deletes rows of workers that are no longer live and that no run can refer to, because they were gone before
+        the oldest run was created; for listeners, the oldest run by delivery.
         """

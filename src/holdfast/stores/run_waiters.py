@@ -1,4 +1,4 @@
-"""Who waits in this process for which run of a store to end."""
+"""Waiting in this process for runs of a store to end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from holdfast.stores.operations import Run
 log = logging.getLogger("holdfast.stores")
 
 BATCH_SIZE = 500
-"""Runs that are read together."""
+"""Number of runs to read together."""
 
 
 class RunWaiters:
-    """Futures by run id, resolved with the run's row once it has ended."""
+    """Futures by run id, resolved with the run's row once the run has ended."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Future[Run]]] = {}
@@ -29,7 +29,7 @@ class RunWaiters:
         return future
 
     def remove(self, run_id: str, future: asyncio.Future[Run]) -> None:
-        """Nobody waits for this future any more."""
+        """Forget a future that is no longer awaited."""
         waiting = self._waiting.get(run_id)
         if waiting is not None:
             waiting.discard(future)
@@ -37,34 +37,34 @@ class RunWaiters:
                 del self._waiting[run_id]
 
     def resolve(self, run: Run) -> None:
-        """The run has ended."""
+        """Resolve the futures of a run that has ended."""
         for future in self._waiting.pop(run.id, ()):
             if not future.done():
                 future.set_result(run)
 
     def list_awaited_ids(self, *, exclude: Collection[str]) -> list[str]:
-        """Runs that somebody waits for and that are not executed here."""
+        """The ids of awaited runs, except those in ``exclude``."""
         return [run_id for run_id in self._waiting if run_id not in exclude]
 
     async def poll(self, store: Store, *, exclude: Collection[str] = ()) -> None:
-        """See which of the runs that somebody waits for have ended.
+        """Check which awaited runs have ended.
 
-        Those who wait for a run that cannot be read, or is no longer there, are told so: it keeps nobody else waiting.
+        The futures of a run that cannot be read or no longer exists get the error; this does not affect other runs.
         """
         awaited = self.list_awaited_ids(exclude=exclude)
         for at in range(0, len(awaited), BATCH_SIZE):
-            some = awaited[at : at + BATCH_SIZE]
+            batch = awaited[at : at + BATCH_SIZE]
             try:
-                found = await store.get_runs(some)
+                found = await store.get_runs(batch)
             except StoreUnavailable:
                 raise
             except Exception as error:
-                log.warning("%d runs could not be read together: %s", len(some), error)
+                log.warning("%d runs could not be read together: %s", len(batch), error)
                 found = []
             for run in found:
                 if run.state.is_terminal:
                     self.resolve(run)
-            for run_id in {*some} - {run.id for run in found}:
+            for run_id in {*batch} - {run.id for run in found}:
                 await self._poll_one(store, run_id)
 
     async def _poll_one(self, store: Store, run_id: str) -> None:
@@ -81,7 +81,7 @@ class RunWaiters:
                 self.resolve(run)
 
     def fail_all(self, error: BaseException) -> None:
-        """Nobody will get an answer from here any more."""
+        """Fail all futures."""
         waiting, self._waiting = self._waiting, {}
         for futures in waiting.values():
             _fail_futures(futures, error)

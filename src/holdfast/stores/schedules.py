@@ -1,4 +1,4 @@
-"""What a store keeps about a schedule: what it starts and when, and how far it has come.
+"""Schedules in a store: what a schedule starts and when, and how far it has come.
 
 A schedule is declared in code and announced by the workers that know its workflow, or made by a client. When it is due
 follows from its timing alone (see ``admission.calendars``), so a store knows nothing about cron. The table
@@ -7,14 +7,14 @@ follows from its timing alone (see ``admission.calendars``), so a store knows no
 **One run for each tick.** A worker that sees that a tick is due starts a run whose id is made of the schedule's name
 and the tick. However many workers do so, there is one run under that id. Then the schedule is advanced: ``fired_up_to``
 moves forward, by a compare-and-set, and never goes back. The start and this update need not be one transaction. If a
-worker dies in between, the next worker starts the same run again, and finds it. So nothing is lost, and nothing happens
-twice.
+worker dies in between, the next worker starts the same run again, and finds it. So no tick is lost, and none starts two
+runs.
 
-**Changing one.** The last announcement of a name counts. Its pause and its ``fired_up_to`` stay. With another timing it
-starts over: ticks of the new timing before the change were never due.
+**Changing a schedule.** The last announcement of a name counts. Its pause and its ``fired_up_to`` stay. With another
+timing it starts over: ticks of the new timing before the change were never due.
 
 **Paused** means that ``fired_up_to`` stays where it is. After a resume, missed ticks are handled as if no worker had
-been there: by the schedule's ``catch_up``.
+been running: by the schedule's ``catch_up``.
 """
 
 from __future__ import annotations
@@ -37,59 +37,61 @@ if TYPE_CHECKING:
     from holdfast.stores.contract import WorkflowSpec
 
 TAG_PREFIX = "schedule:"
-"""Runs that a schedule has started have a tag: this, and its name."""
+"""A run that a schedule has started has a tag: this and the schedule's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDefinition:
-    """What is announced of a schedule."""
+    """The announcement of a schedule."""
 
     name: str
     workflow: str
     timing: str
-    """As ``Timing.parse`` reads it."""
+    """The text that ``Timing.parse`` reads."""
     inputs: bytes
-    """Of each run; never kept apart, however large."""
+    """The inputs of each run; never stored as a blob, however large."""
     catch_up: CatchUp = "last"
     max_catch_up: int = 100
     overlap: Overlap = "allow"
     queue: str | None = None
-    """``None``: the workflow's own; as for ``budget`` and ``max_deliveries``."""
+    """``None``: the workflow's own, as for ``budget`` and ``max_deliveries``."""
     priority: int = 0
     tags: tuple[str, ...] = ()
     session: str = ""
     budget: BudgetLimits | None = None
     max_deliveries: int | None = None
     is_declared_in_code: bool = False
-    """It is declared in code, so that its workers announce it."""
+    """Workers announce it, because their code declares it."""
     queue_key: str | None = None
-    """Of its runs in their queue; ``None``: what the workflow's template says, if it is the workflow's own queue."""
+    """The queue key of its runs; ``None``: from the workflow's template, if the queue is the workflow's own."""
 
     @property
     def tag(self) -> str:
-        """What its runs are found by."""
+        """The tag of its runs."""
         return TAG_PREFIX + self.name
 
     def options_to_json(self) -> str:
-        """How its runs are started, as it is kept in a column."""
+        """The options of its runs, as stored in a column."""
         return json.dumps(
             [self.queue, self.priority, self.tags, self.session, self.budget, self.max_deliveries, self.queue_key]
         )
 
-    def with_options_json(self, text: str) -> ScheduleDefinition:
-        """The same, with what ``options_to_json`` gave."""
-        queue, priority, tags, session, budget, deaths, *later = json.loads(text)
-        limits = None if budget is None else BudgetLimits(*budget)
-        return replace(
-            self,
-            queue=queue,
-            priority=priority,
-            tags=tuple(tags),
-            session=session,
-            budget=limits,
-            max_deliveries=deaths,
-            queue_key=later[0] if later else None,  # rows from before queues had keys
-        )
+    def with_options_json(self, text: Any) -> ScheduleDefinition | None:
+        """The same, with the options that ``options_to_json`` returned; ``None`` if they cannot be read."""
+        try:
+            queue, priority, tags, session, budget, max_deliveries, *later = json.loads(text)
+            return replace(
+                self,
+                queue=queue,
+                priority=priority,
+                tags=tuple(tags),
+                session=session,
+                budget=None if budget is None else BudgetLimits(*budget),
+                max_deliveries=max_deliveries,
+                queue_key=later[0] if later else None,  # rows from before queues had keys
+            )
+        except (TypeError, ValueError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +101,32 @@ class Schedule:
     definition: ScheduleDefinition
     created_at: float
     fired_up_to: float
-    """Everything up to here is settled: it has fired, or was passed over."""
+    """All ticks up to this time have fired or were skipped."""
     paused_at: float | None = None
     last_run: str = ""
-    """The id of the run that it has started last."""
+    """The id of the last run that it started."""
     last_skipped_at: float | None = None
-    """The last tick that did not fire because the run before it was still under way."""
+    """The last tick that did not fire because the previous run had not ended."""
     is_announced: bool = False
     """A live worker has announced it."""
 
 
-def merge_schedule(known: Schedule | None, new: ScheduleDefinition, now: float) -> Schedule:
-    """The row of a schedule when it is announced."""
-    if known is None:
+def merge_schedule(existing: Schedule | None, new: ScheduleDefinition, now: float) -> Schedule:
+    """The row of a schedule after an announcement."""
+    if existing is None:
         return Schedule(new, now, now)
-    fired_up_to = known.fired_up_to if known.definition.timing == new.timing else max(known.fired_up_to, now)
-    return replace(known, definition=new, fired_up_to=fired_up_to)
+    fired_up_to = existing.fired_up_to if existing.definition.timing == new.timing else max(existing.fired_up_to, now)
+    return replace(existing, definition=new, fired_up_to=fired_up_to)
 
 
 @lru_cache(1024)
 def parse_timing(text: str) -> Timing:
-    """The timing of a schedule."""
+    """Parse the timing of a schedule."""
     return Timing.parse(text)
 
 
 def get_next_tick(schedule: Schedule) -> float | None:
-    """When it is due next (a time in the past: it is), unless it is paused or never will be again."""
+    """When it is due next (a time in the past: now); ``None``: it is paused, or never due again."""
     if schedule.paused_at is not None:
         return None
     tick = parse_timing(schedule.definition.timing).get_next_tick(schedule.fired_up_to)
@@ -139,7 +141,7 @@ def make_tick_run(
 
 
 def make_manual_run(schedule: Schedule, spec: WorkflowSpec, now: float) -> NewRun:
-    """A run that a person starts in between."""
+    """A run that a person starts between ticks."""
     run_id = f"{make_tick_id(schedule.definition.name, int(now))}-by-hand-{secrets.token_hex(3)}"
     return _make_run(schedule.definition, spec, run_id, now, None)
 
@@ -176,25 +178,17 @@ def _render_queue_key(definition: ScheduleDefinition, spec: WorkflowSpec) -> str
     return render_key(spec.queue_key_template, definition.inputs, spec.name)
 
 
-def read_options(definition: ScheduleDefinition, text: Any) -> ScheduleDefinition | None:
-    """The schedule with its options; ``None`` if they cannot be read."""
-    try:
-        return definition.with_options_json(text)
-    except (TypeError, ValueError):
-        return None
-
-
 class Schedules(ABC):
-    """The schedules that a store keeps. It starts no runs itself."""
+    """The schedules of a store. The store itself starts no runs."""
 
     @abstractmethod
     async def put(
         self, schedules: Sequence[ScheduleDefinition], *, worker: int | None = None, replace: bool = True
     ) -> list[Schedule]:
-        """Keep schedules under their names, and tell them, in order, as they are then.
+        """Write schedules under their names. Returns them, in order, as they are stored.
 
-        One that is there takes what is new; its pause and what it has settled stay, unless its timing is another one:
-        then everything up to now is settled. If ``replace`` is false, it stays as it is. ``worker`` announces them.
+        An existing schedule is changed; its pause and ``fired_up_to`` stay, unless its timing differs: then
+        ``fired_up_to`` is now. If ``replace`` is false, it stays as it is. ``worker`` announces them.
         """
 
     @abstractmethod
@@ -207,26 +201,27 @@ class Schedules(ABC):
         run_id: str = "",
         skipped_at: float | None = None,
     ) -> bool:
-        """Note how far a schedule has come: at least as far as it was; the run it started, and a tick that was skipped.
+        """Save how far a schedule has come, which run it started, and which tick it skipped. ``fired_up_to`` never
+        decreases.
 
-        False: it is not there any more, or ``fired_up_to`` is not ``expected_fired_up_to``; nothing has changed.
+        False: it no longer exists, or its ``fired_up_to`` is not ``expected_fired_up_to``. Nothing has changed.
         """
 
     @abstractmethod
     async def pause(self, name: str) -> bool:
-        """Keep a schedule from firing. False: it is not there, or was paused already."""
+        """Stop a schedule from firing. False: it does not exist, or was already paused."""
 
     @abstractmethod
     async def resume(self, name: str) -> bool:
-        """Let it fire again. False: it is not there, or was not paused."""
+        """Let it fire again. False: it does not exist, or was not paused."""
 
     @abstractmethod
     async def delete(self, name: str) -> bool:
-        """Forget a schedule. False: it is not there."""
+        """Delete a schedule. False: it does not exist."""
 
     @abstractmethod
     async def list(self, names: Collection[str] | None = None) -> list[Schedule]:
-        """All schedules, or those of these names, in the order of their names.
+        """All schedules, or those with these names, ordered by name.
 
-        One that cannot be read is left out, and named in a warning of the log.
+        A schedule that cannot be read is left out with a logged warning.
         """

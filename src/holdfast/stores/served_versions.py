@@ -1,10 +1,10 @@
-"""Which workers serve which runs, and why nobody takes one up.
+"""Which workers serve which runs, and why no worker claims a run.
 
-**Versions.** A run belongs to a version of its workflow: that of the code which it was started with, ``""`` if that has
-none. A worker claims only what it serves, so old and new code can be at work side by side. What is served has a *served
-name*: ``etl`` for the runs of ``etl`` without a version, ``etl@2`` for those of version ``2``. Workers tell these names
-in their rows, and announce workflows under them; a release that knows nothing of versions reads ``etl@2`` as the name
-of a workflow that is not its own. (A workflow without a version, but with an ``@`` in its name, is served as ``a@b@``.)
+**Versions.** A run belongs to a version of its workflow: the version of the code that started it, ``""`` if it has
+none. A worker claims only what it serves, so old and new code can run at the same time. Each served version has a
+*served name*: ``etl`` for the runs of ``etl`` without a version, ``etl@2`` for those of version ``2``. Workers have
+these names in their rows, and announce workflows under them; a release without versions reads ``etl@2`` as the name of
+an unknown workflow. (A workflow without a version, but with an ``@`` in its name, is served as ``a@b@``.)
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _VERSION_SEPARATOR = "@"
 
 
 class UnservedReason(NamedTuple):
-    """Why nobody takes up a run."""
+    """Why no worker claims a run."""
 
     summary: str
-    """In a few words, for a list."""
+    """A few words, for a list."""
     fact: str
     hint: str
 
     @property
     def message(self) -> str:
-        """In a sentence, with what to do about it."""
+        """A sentence, with what to do about it."""
         return f"{self.fact}: {self.hint}"
 
 
 def make_served_name(workflow: str, version: str) -> str:
-    """What workers that take up runs of this version say that they serve."""
+    """The served name of a version of a workflow."""
     if not version and _VERSION_SEPARATOR not in workflow:
         return workflow
     return f"{workflow}{_VERSION_SEPARATOR}{version}"
@@ -55,7 +55,7 @@ def explain_invalid_version(version: object) -> str | None:
 
 
 def list_served_names(specs: Iterable[WorkflowSpec]) -> list[str]:
-    """What a worker serves that executes these workflows."""
+    """The served names of a worker that executes these workflows."""
     return [make_served_name(spec.name, version) for spec in specs for version in (spec.version, *spec.serves)]
 
 
@@ -68,27 +68,27 @@ def list_served_versions(workflow: str, workers: Iterable[Worker]) -> list[str]:
 def explain_unserved(
     workflow: str, version: str | None, queue: str | None, live_workers: Sequence[Worker]
 ) -> UnservedReason | None:
-    """Why none of these workers takes up runs of a workflow (of this version and in this queue, if they are given)."""
-    nobody = "no live worker serves it"
+    """Why none of these workers claims runs of a workflow (of this version and in this queue, if given)."""
+    summary = "no live worker serves it"
     versions = list_served_versions(workflow, live_workers)
     if not versions:
         fact = f"no live worker serves workflow {workflow!r}"
-        return UnservedReason(nobody, fact, f"start one with `holdfast worker module:{workflow}`")
+        return UnservedReason(summary, fact, f"start one with `holdfast worker module:{workflow}`")
     if version is not None and version not in versions:
         which = f"version {version!r}" if version else "runs without a version"
-        others = ", ".join(repr(one) if one else "those without one" for one in versions)
+        others = ", ".join(repr(served) if served else "those without one" for served in versions)
         return UnservedReason(
             f"no live worker serves {which}",
             f"no live worker serves {which} of workflow {workflow!r} (served: {others})",
             f"start a worker with the code of that version, or let other code take these runs, too: "
             f"@workflow(version=..., serves=[{version!r}])",
         )
-    names = {make_served_name(workflow, one) for one in (versions if version is None else [version])}
+    names = {make_served_name(workflow, wanted) for wanted in (versions if version is None else [version])}
     able = [worker for worker in live_workers if not names.isdisjoint(worker.workflows)]
     if queue is not None and not any(worker.queues is None or queue in worker.queues for worker in able):
         of = f" in version {version!r}" if version else ""
         return UnservedReason(
-            nobody,
+            summary,
             f"no live worker for workflow {workflow!r}{of} serves queue {queue!r}",
             f"start one with `holdfast worker module:{workflow} --queue {queue}`",
         )
@@ -96,20 +96,20 @@ def explain_unserved(
 
 
 def list_announced_specs(workflow: str, specs: Mapping[str, WorkflowSpec]) -> list[WorkflowSpec]:
-    """All versions of a workflow that were ever announced, the newest first.
+    """All announced versions of a workflow, newest first.
 
-    The newest is the one that was announced for the first time last: an old worker that is started again does not make
-    its version a new one.
+    The age of a version is that of its first announcement: an old worker that is started again does not make its
+    version new.
     """
     found = [spec for spec in specs.values() if spec.name == workflow]
     return sorted(found, key=lambda spec: spec.announced_at, reverse=True)
 
 
 async def find_spec_to_start(store: Store, workflow: str, version: str | None = None) -> WorkflowSpec | None:
-    """What whoever starts runs by name starts: this version, or the newest one that a live worker serves.
+    """The version that a start by name uses: this one, or the newest one that a live worker serves.
 
-    So a deployment that is taken back takes back what is started, as soon as its workers are gone. If nobody serves any
-    version, it is the newest of all. ``None``: nothing of the kind was ever announced.
+    So rolling back a deployment also changes which version is started, as soon as its workers are gone. If no worker
+    serves any version, it is the newest of all. ``None``: the workflow or version was never announced.
     """
     found = list_announced_specs(workflow, await store.get_workflow_specs())
     if version is not None:

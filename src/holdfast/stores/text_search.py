@@ -1,8 +1,7 @@
-"""The words of a text, by which memories are found: the same in every store, whatever its own search makes of them.
+"""The words of a text, by which memories are found: the same in every store, whatever its own text search does.
 
-A word is a run of letters and digits. Case, accents and typographic variants do not count (``Café`` is ``cafe``, ``ﬁ``
-is ``fi``). Scripts that do without spaces have a word for each of their characters, as far as those are ideographs or
-kana.
+A word is a sequence of letters and digits. Case, accents, and typographic variants do not count (``Café`` is ``cafe``,
+``ﬁ`` is ``fi``). In scripts without spaces, each ideograph or kana is a word.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from typing import TypeVar
 K = TypeVar("K")
 
 MAX_QUERY_WORDS = 100
-"""How many different words of a question are looked for, the first ones."""
+"""Only the first different words of a query count, up to this number."""
 
 BM25_K1, BM25_B = 1.2, 0.75
-"""The constants of SQLite's FTS5, which cannot be changed there: how soon more of a word counts no more, and how much a
-long text counts less."""
+"""The constants of SQLite's FTS5, which cannot be changed there: how quickly repetitions of a word stop counting, and
+how much less a long text counts."""
 
 _ASCII_WORD = re.compile("[a-z0-9]+")
 
 
 class _CharacterMap(dict[int, str]):
-    """What each character becomes, by its code point: itself, nothing, or a gap between words."""
+    """What each character becomes, by code point: itself, nothing, or a gap between words."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
-        if 0x300 <= code < 0x370:  # accents, apart from their letters
-            made = ""
+        if 0x300 <= code < 0x370:  # combining accents
+            replacement = ""
         elif _is_cjk(code):
-            made = f" {character} "
-        else:  # marks: vowels and the like, in scripts that write them above or below
-            made = character if character.isalnum() or unicodedata.category(character).startswith("M") else " "
-        self[code] = made
-        return made
+            replacement = f" {character} "
+        else:  # marks are vowels and the like in scripts that write them above or below
+            replacement = character if character.isalnum() or unicodedata.category(character).startswith("M") else " "
+        self[code] = replacement
+        return replacement
 
 
 _CHARACTER_MAP = _CharacterMap()
@@ -52,7 +51,7 @@ def _is_cjk(code: int) -> bool:
 
 
 def tokenize(text: str) -> list[str]:
-    """The words of a text, in order, as they are compared: none of them has anything but letters, digits and marks."""
+    """The words of a text, in order, in the form in which they are compared: only letters, digits, and marks."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
@@ -60,18 +59,18 @@ def tokenize(text: str) -> list[str]:
 
 
 def tokenize_query(text: str) -> list[str]:
-    """The words that somebody looks for: each once, and at most ``MAX_QUERY_WORDS``."""
+    """The words of a query: each once, and at most ``MAX_QUERY_WORDS``."""
     return list(dict.fromkeys(tokenize(text)))[:MAX_QUERY_WORDS]
 
 
 def rank_bm25(
     texts: Mapping[K, Counter[str]], query_words: Sequence[str], candidates: Sequence[K]
 ) -> list[tuple[float, K]]:
-    """The texts that have at least one of the wanted words, each with its score: the lowest is the best match.
+    """The candidates that have at least one of the words, each with its score: the lowest is the best match.
 
-    This is BM25 as SQLite's FTS5 has it, so that stores agree. (SQLite ranks by itself, and PostgreSQL in a statement:
-    to rank here, they would have to read every match.) Of all ``texts``, whose words are counted, only those
-    ``candidates`` are looked at; how rare a word is depends on all. FTS5 counts one word more in each, its namespace.
+    This is BM25 as in SQLite's FTS5, so that stores agree. (SQLite ranks by itself, and PostgreSQL in a statement: to
+    rank here, they would have to read every match.) ``texts`` has the word counts of all texts, from which the rarity
+    of a word follows. FTS5 counts one more word in each text, its namespace.
     """
     sizes = {key: counts.total() + 1 for key, counts in texts.items()}
     average = sum(sizes.values()) / len(sizes) if sizes else 0.0

@@ -1,16 +1,16 @@
-"""Which store a URL means, and which namespace of it; and how a URL may be shown.
+"""Store URLs: which store and namespace a URL means, and how to show it without secrets.
 
 **Namespaces.** Several programs or tenants can share a database without seeing each other's data: a namespace has its
 own tables. On PostgreSQL it is a schema (``holdfast_acme``; the default is ``holdfast``), and lock numbers and
 notification channels are derived from the schema. With SQLite it is a file next to the one in the URL (``runs.acme.db``
-for ``runs.db``, which is the default namespace). A store in memory belongs to one object anyway. So there is no
-condition that a query could forget. On Temporal it is one of Temporal's own namespaces, in the path of the URL:
+for ``runs.db``, which is the default namespace). A store in memory belongs to one object. So there is no condition that
+a query could forget. On Temporal it is one of Temporal's own namespaces, in the path of the URL:
 ``temporal://host:7233/acme``.
 
 The namespace comes from an argument, else from ``?namespace=`` in the URL, else from ``HOLDFAST_NAMESPACE``.
 ``resolve_store_url`` decides this once and returns a URL that contains it.
 
-**Encryption.** What a store records is encrypted if an ``Encryption`` is given, or the environment has keys.
+**Encryption.** A store encrypts what it records if an ``Encryption`` is given, or the environment has keys.
 
 **Secrets.** A URL may contain a password or an API key. People only ever see ``redact_url`` of it.
 """
@@ -34,7 +34,7 @@ URL_EXAMPLES = (
 )
 DEFAULT_URL = "sqlite:///.holdfast/runs.db"
 REDACTED = "***"
-"""What stands for a password."""
+"""Replaces a password."""
 
 _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 _NAMESPACE_PATTERN = re.compile(r"[a-z0-9][a-z0-9_]{0,40}")
@@ -44,47 +44,46 @@ _SECRET_PATTERN = re.compile(r"([?&][^=&]*(?:password|secret|api_?key)[^=&]*=)([
 def resolve_store_url(url: str | None = None, namespace: str | None = None) -> str:
     """The URL to use, with its namespace in it.
 
-    It is the one given, else ``HOLDFAST_URL``, else the SQLite file in this folder. ``namespace`` must not contradict
+    It is the given one, else ``HOLDFAST_URL``, else the SQLite file in this folder. ``namespace`` must not contradict
     it; without either, ``HOLDFAST_NAMESPACE`` counts.
     """
     url = url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
     plain, in_url = split_namespace(url)
-    checked = targets.validate_namespace if targets.is_temporal_url(url) else validate_namespace
+    validate = targets.validate_namespace if targets.is_temporal_url(url) else validate_namespace
     if namespace is not None:
-        wanted = checked(namespace)
-        if in_url is not None and in_url != wanted:
+        valid = validate(namespace)
+        if in_url is not None and in_url != valid:
             raise UsageError(
-                f"the namespace is to be {wanted!r}, but the URL {redact_url(url)} says {in_url!r}: say it once"
+                f"the namespace is to be {valid!r}, but the URL {redact_url(url)} says {in_url!r}: say it once"
             )
-        return _append_namespace(plain, wanted)
-    usual = os.environ.get("HOLDFAST_NAMESPACE", "")
+        return _append_namespace(plain, valid)
+    default = os.environ.get("HOLDFAST_NAMESPACE", "")
     if in_url is not None:
-        if usual and usual != in_url and targets.is_temporal_url(url):
+        if default and default != in_url and targets.is_temporal_url(url):
             raise UsageError(
-                f"HOLDFAST_NAMESPACE is {usual!r}, but the URL {redact_url(url)} says {in_url!r}. On Temporal there "
-                "are "
-                f"only Temporal's own namespaces: say it once"
+                f"HOLDFAST_NAMESPACE is {default!r}, but the URL {redact_url(url)} says {in_url!r}. On Temporal there "
+                f"are only Temporal's own namespaces: say it once"
             )
         return url
-    usual = checked(usual)
-    return url if usual == DEFAULT_NAMESPACE else _append_namespace(plain, usual)
+    valid = validate(default)
+    return url if valid == DEFAULT_NAMESPACE else _append_namespace(plain, valid)
 
 
 def create_store(url: str, *, clock: Callable[[], float] | None = None, encryption: Encryption | None = None) -> Store:
-    """The store that ``url`` names, not opened yet. A bare path that ends in ``.db`` or ``.sqlite`` means SQLite.
+    """The store for ``url``, not opened yet. A bare path that ends in ``.db`` or ``.sqlite`` means SQLite.
 
-    What users' code says is sealed in it with ``encryption``, else with the keys in ``HOLDFAST_ENCRYPTION_KEYS``, if
+    Values of users' code are encrypted with ``encryption``, else with the keys in ``HOLDFAST_ENCRYPTION_KEYS``, if
     there are any.
     """
     if targets.is_temporal_url(url):
         return _create_temporal_store(url, clock, encryption)
     store = _create_plain_store(url, clock)
-    sealing = encryption or AesEncryption.from_environment()
-    if sealing is None:
+    encryption = encryption or AesEncryption.from_environment()
+    if encryption is None:
         return store
     from holdfast.stores.encrypted import EncryptedStore
 
-    return EncryptedStore(store, sealing)
+    return EncryptedStore(store, encryption)
 
 
 def _create_plain_store(url: str, clock: Callable[[], float] | None) -> Store:
@@ -121,12 +120,12 @@ def _create_plain_store(url: str, clock: Callable[[], float] | None) -> Store:
 
 
 def is_temporal(url: str) -> bool:
-    """Whether a URL means Temporal, which is an engine of its own."""
+    """Whether a URL means Temporal, which has its own engine."""
     return targets.is_temporal_url(url)
 
 
 def _parse_sqlite_path(url: str, rest: str) -> str:
-    """The path, as SQLAlchemy writes it: a third slash ends the (empty) host, a fourth begins an absolute path."""
+    """The path, in SQLAlchemy's form: a third slash ends the (empty) host, a fourth begins an absolute path."""
     if not rest.startswith("/"):
         raise UsageError(
             f"{url!r} names a host, which SQLite has not: write three slashes for a relative path (sqlite:///{rest}), "
@@ -164,7 +163,7 @@ def _create_temporal_store(url: str, clock: Callable[[], float] | None, encrypti
 
 
 def validate_namespace(name: str) -> str:
-    """The name of a namespace, which is ``default`` for an empty one. Raises ``UsageError`` for what cannot be one."""
+    """The name of a namespace, ``default`` for an empty one. Raises ``UsageError`` for an invalid name."""
     if not name:
         return DEFAULT_NAMESPACE
     if not _NAMESPACE_PATTERN.fullmatch(name):
@@ -176,31 +175,31 @@ def validate_namespace(name: str) -> str:
 
 
 def split_namespace(url: str) -> tuple[str, str | None]:
-    """The URL without its namespace, and the namespace; ``None`` if it says nothing about that."""
+    """The URL without its namespace, and the namespace, if the URL has one."""
     if targets.is_temporal_url(url):
         return targets.split_namespace(url)
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url, None
-    begin = _find_userinfo_end(rest)
-    place, mark, query = rest[begin:].partition("?")
-    found: set[str] = set()
-    left: list[str] = []
+    userinfo_end = _find_userinfo_end(rest)
+    location, mark, query = rest[userinfo_end:].partition("?")
+    namespaces: set[str] = set()
+    others: list[str] = []
     for part in query.split("&") if mark else []:
         name, _, value = part.partition("=")
         if unquote(name) == "namespace":
-            found.add(validate_namespace(unquote(value)))
+            namespaces.add(validate_namespace(unquote(value)))
         else:
-            left.append(part)
-    if not found:
+            others.append(part)
+    if not namespaces:
         return url, None
-    if len(found) > 1:
-        raise UsageError(f"the URL {redact_url(url)} names several namespaces: {', '.join(sorted(found))}")
-    return f"{scheme}://{rest[:begin]}{place}{'?' if left else ''}{'&'.join(left)}", found.pop()
+    if len(namespaces) > 1:
+        raise UsageError(f"the URL {redact_url(url)} names several namespaces: {', '.join(sorted(namespaces))}")
+    return f"{scheme}://{rest[:userinfo_end]}{location}{'?' if others else ''}{'&'.join(others)}", namespaces.pop()
 
 
 def with_namespace(url: str, namespace: str) -> str:
-    """``url``, which says nothing about it, with its namespace, as far as that needs to be said."""
+    """A URL without a namespace, with this namespace added unless it is the default."""
     return url if namespace == DEFAULT_NAMESPACE else _append_namespace(url, namespace)
 
 
@@ -215,7 +214,7 @@ def _append_namespace(url: str, namespace: str) -> str:
 
 
 def _find_userinfo_end(rest: str) -> int:
-    """Where user and password end: behind the first ``@``, unless a slash comes before it."""
+    """Where user and password end: after the first ``@``, unless a slash comes before it."""
     found = re.match(r"[^@/]*@", rest)
     return found.end() if found else 0
 
@@ -224,9 +223,9 @@ def _find_userinfo_end(rest: str) -> int:
 
 
 def redact_url(url: str) -> str:
-    """The URL as people may see it: with ``***`` for a password. In doubt it hides too much."""
+    """The URL for display, with ``***`` for a password. In doubt it hides too much."""
     if url.startswith("sqlite://"):
-        return url  # it holds none, and a path may look as if it did
+        return url  # it has none, and a path may look like one
     if targets.is_temporal_url(url):
         return targets.redact_temporal_url(url)
     url = _SECRET_PATTERN.sub(rf"\1{REDACTED}", url)
@@ -235,16 +234,16 @@ def redact_url(url: str) -> str:
 
 
 def find_secrets(url: str) -> list[str]:
-    """What ``redact_url`` hides."""
+    """The secrets that ``redact_url`` hides."""
     if targets.is_temporal_url(url):
         return targets.find_secrets(url)
     return [secret for secret in (find_password(url), *(found[2] for found in _SECRET_PATTERN.finditer(url))) if secret]
 
 
 def find_password(url: str) -> str:
-    """All that may belong to the password, also if special characters in it are not written as they should be."""
+    """Everything that may belong to the password, even if it contains unescaped special characters."""
     scheme, separator, rest = url.partition("://")
-    place, mark, query = (rest if separator else scheme).partition("?")
-    if "@" not in place and "@" in query:
-        place += mark + query
-    return place.rpartition("@")[0].partition(":")[2]
+    location, mark, query = (rest if separator else scheme).partition("?")
+    if "@" not in location and "@" in query:
+        location += mark + query
+    return location.rpartition("@")[0].partition(":")[2]

@@ -1,11 +1,11 @@
-"""What runs have used, what is reserved for them, and what they may use: the arithmetic that every store shares.
+"""Usage, reservations, and budgets of runs: the arithmetic that every store shares.
 
 What a run uses is added to its *account*, and to that of every run above it. A reservation belongs to a run and a
-position; it counts with every account at or above the run that has a budget. Which those are never changes, because a
-run is given a budget when it is created or not at all.
+position; it counts in every account with a budget, of the run itself or above it. These accounts never change, because
+a run gets a budget when it is created or not at all.
 
-Where accounts are kept is the store's business: it finds them when they are asked for, and hears which have changed.
-Each is found by its run's key, so nothing here takes longer when a journal is long or when there are many runs.
+A store decides how accounts are stored: its subclass loads them, and is notified of changes. Each is found by its run's
+key, so nothing here takes longer for a long journal or for many runs.
 """
 
 from __future__ import annotations
@@ -22,41 +22,40 @@ NO_USAGE = Usage()
 
 @dataclass(slots=True)
 class UsageAccount:
-    """What a run has used, with the runs below it."""
+    """The account of a run with the runs below it."""
 
     key: int
     parent_key: int | None
     """The key of the run that started this one."""
     used: Usage = NO_USAGE
     reserved: Usage = NO_USAGE
-    """With its budget, if it has one: the sum."""
+    """The sum of the reservations, if it has a budget."""
     budget: BudgetLimits | None = None
     short_positions: tuple[int, ...] = ()
-    """Positions of this very run whose calls were refused, and that have not been told since that they may ask again.
-    Each waits for a signal of its own."""
+    """Positions of this run itself whose calls were refused and wait for ``BUDGET_SIGNAL``, each for its own."""
 
     def to_run_usage(self) -> RunUsage:
-        """What there is to tell of it."""
+        """The public form of the account."""
         return RunUsage(self.used, self.budget)
 
 
 class UsageAccounts(ABC):
-    """The accounts of a store, or as many of them as a transaction needs."""
+    """The accounts of a store, or those that a transaction needs."""
 
     def __init__(self) -> None:
         self._accounts: dict[int, UsageAccount] = {}
         self._reservations: dict[int, dict[int, Usage]] = {}
         """By run and position."""
 
-    # What a store does
+    # Implemented by stores
 
     @abstractmethod
     def _load(self, key: int) -> UsageAccount:
-        """The account of a run, an empty one if there is none yet."""
+        """The account of a run; a new one if it has none yet."""
 
     @abstractmethod
     def _load_reservations(self, key: int) -> dict[int, Usage]:
-        """What is reserved for a run, by position."""
+        """The reservations of a run, by position."""
 
     @abstractmethod
     def _find_short_runs(self) -> list[int]:
@@ -64,11 +63,11 @@ class UsageAccounts(ABC):
 
     @abstractmethod
     def _mark_changed(self, account: UsageAccount) -> None:
-        """This account is other than it was."""
+        """This account has changed."""
 
     @abstractmethod
     def _store_reservation(self, key: int, position: int, expected: Usage | None) -> None:
-        """So much is reserved for a position now."""
+        """Save the reservation of a position; ``None``: delete it."""
 
     @abstractmethod
     def _get_run_id(self, key: int) -> str:
@@ -92,15 +91,15 @@ class UsageAccounts(ABC):
             yield account
 
     def _get_reservations(self, key: int) -> dict[int, Usage]:
-        known = self._reservations.get(key)
-        if known is None:
-            known = self._reservations[key] = self._load_reservations(key)
-        return known
+        reservations = self._reservations.get(key)
+        if reservations is None:
+            reservations = self._reservations[key] = self._load_reservations(key)
+        return reservations
 
     # Using
 
     def add_usage(self, key: int, used: Usage) -> None:
-        """Add to the account of a run, and to those above it."""
+        """Add to the account of a run and to those above it."""
         if used == NO_USAGE:
             return
         for account in self.iter_with_ancestors(key):
@@ -108,30 +107,29 @@ class UsageAccounts(ABC):
             self._mark_changed(account)
 
     def reserve(self, key: int, position: int, expected: Usage) -> BudgetShortage | None:
-        """Reserve for a position, in place of what was reserved for it; or say why not."""
+        """Reserve for a position, replacing its earlier reservation. Returns why not, if that is not possible."""
         self.release_reservation(key, position)
-        refused: BudgetShortage | None = None
+        shortage: BudgetShortage | None = None
         for account in self._iter_budgeted(key):
             assert account.budget is not None
-            short = find_shortage(
-                self._get_run_id(account.key), account.budget, account.used, account.reserved, expected
-            )
-            if short is not None and (refused is None or not short.is_temporary):
-                refused = short
-            if short is not None and not short.is_temporary:
+            run_id = self._get_run_id(account.key)
+            found = find_shortage(run_id, account.budget, account.used, account.reserved, expected)
+            shortage = shortage or found
+            if found is not None and not found.is_temporary:
+                shortage = found
                 break
-        if refused is None:
+        if shortage is None:
             self._set_reservation(key, position, _to_reservation(expected))
-        self._set_short(key, position, refused is not None and refused.is_exhausted)
-        return refused
+        self._set_short(key, position, shortage is not None and shortage.is_exhausted)
+        return shortage
 
     def release_reservation(self, key: int, position: int) -> None:
-        """Nothing is reserved for this position any more."""
+        """Release the reservation of a position, if there is one."""
         if position in self._get_reservations(key):
             self._set_reservation(key, position, None)
 
     def release_reservations(self, key: int) -> None:
-        """Nothing is reserved for this run any more."""
+        """Release all reservations of a run."""
         for position in list(self._get_reservations(key)):
             self._set_reservation(key, position, None)
 
@@ -151,18 +149,18 @@ class UsageAccounts(ABC):
     # Budgets
 
     def set_budget(self, key: int, budget: BudgetLimits) -> None:
-        """What a run may use, from now on."""
+        """Set the budget of a run."""
         account = self.get(key)
         account.budget = budget
         self._mark_changed(account)
 
     def clear_short(self, key: int) -> int:
-        """This run is told that it may ask again: how many of its calls are waiting for that."""
+        """Mark a run as no longer short. Returns how many of its calls wait for ``BUDGET_SIGNAL``."""
         account = self.get(key)
-        waiting = len(account.short_positions)
+        waiting_count = len(account.short_positions)
         account.short_positions = ()
         self._mark_changed(account)
-        return waiting
+        return waiting_count
 
     def _set_short(self, key: int, position: int, is_short: bool) -> None:
         account = self.get(key)
@@ -172,7 +170,7 @@ class UsageAccounts(ABC):
             self._mark_changed(account)
 
     def find_short_in_tree(self, key: int) -> list[int]:
-        """The runs that are short, among this one and those below it."""
+        """The keys of this run and the runs below it that are short."""
         return [
             short
             for short in self._find_short_runs()
@@ -181,7 +179,7 @@ class UsageAccounts(ABC):
 
 
 def _to_reservation(expected: Usage) -> Usage:
-    """What matters of a reservation."""
+    """The part of an expected usage that is reserved."""
     return Usage(calls=expected.calls, input_tokens=expected.tokens, nano_usd=expected.nano_usd)
 
 

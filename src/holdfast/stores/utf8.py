@@ -1,7 +1,8 @@
-"""Text that a store can keep: all but halves of characters (lone surrogates, say from bad JSON), which have no UTF-8.
+"""Text that a store can write: all but half characters (lone surrogates, for example from bad JSON), which have no
+UTF-8.
 
-Whoever keeps such a text replaces them, or refuses it. Nothing that is kept has one in its name, so whatever is looked
-for under such a name is not there.
+Code that stores a text replaces them or refuses the text. No stored name contains one, so a lookup of such a name finds
+nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ _CONTEXT_CHARS = 30
 
 
 def is_encodable(text: str) -> bool:
-    """Whether this can be written as UTF-8."""
+    """Whether a text can be written as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -21,12 +22,12 @@ def is_encodable(text: str) -> bool:
 
 
 def replace_surrogates(text: str) -> str:
-    """The text with question marks for what is no character."""
+    """The text with question marks for half characters."""
     return text.encode(errors="replace").decode()
 
 
 def check_encodable(text: str, label: str) -> None:
-    """Raises ``UsageError`` if this cannot be written as UTF-8; ``label`` begins the message."""
+    """Raise ``UsageError`` if a text cannot be written as UTF-8; ``label`` begins the message."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -34,11 +35,11 @@ def check_encodable(text: str, label: str) -> None:
 
 
 def make_surrogate_error(error: UnicodeEncodeError, label: str = "the text") -> UsageError:
-    """What to raise for such a text."""
+    """The error for such a text."""
     text, at = error.object, error.start
-    begin, end = max(0, at - _CONTEXT_CHARS), at + _CONTEXT_CHARS
-    shown = f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
+    start, end = max(0, at - _CONTEXT_CHARS), at + _CONTEXT_CHARS
+    excerpt = f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
     return UsageError(
-        f"{label} {shown!r} contains half of a character (a lone surrogate, at position {at}), which cannot be written "
-        f"as UTF-8, and so cannot be kept. Leave it out, or replace it."
+        f"{label} {excerpt!r} contains half of a character (a lone surrogate, at position {at}), which cannot be "
+        f"written as UTF-8, and so cannot be kept. Leave it out, or replace it."
     )

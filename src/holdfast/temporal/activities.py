@@ -29,7 +29,7 @@ from holdfast.core.states import RunState
 from holdfast.engine.definitions import StepCall
 from holdfast.errors import FenceLost, HoldfastError, NonDeterminismError, ValueTooLarge
 from holdfast.run_log import RunLog
-from holdfast.stores.rules import encode_death_error
+from holdfast.stores.run_errors import encode_death_error
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.awaited_run import AwaitedRun, FoundRun, found_run_to_json
 from holdfast.stores.temporal.payloads import from_payload, to_raw_value

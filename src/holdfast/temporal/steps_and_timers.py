@@ -11,7 +11,7 @@ from holdfast.core.records import Attempt, RecordKind
 from holdfast.engine.definitions import StepCall
 from holdfast.engine.driver import Driver
 from holdfast.errors import UsageError
-from holdfast.stores.rules import encode_death_error
+from holdfast.stores.run_errors import encode_death_error
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.outcomes import encode_step_failure
 from holdfast.stores.temporal.run_events import EndResult, EndStatus, StepEnded, format_timer_summary

@@ -47,7 +47,7 @@ from holdfast.stores.operations import (
     RunLink,
     SaveAttempt,
 )
-from holdfast.stores.rules import is_child_failure
+from holdfast.stores.run_errors import is_child_failure
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.approvals import check_memo_size
 from holdfast.stores.temporal.awaited_run import AwaitedRun

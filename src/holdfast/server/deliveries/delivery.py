@@ -22,7 +22,7 @@ from holdfast.server.calls import Call
 from holdfast.server.http.problems import Problem
 from holdfast.services.addresses import PAYLOAD_PARAMETER
 from holdfast.services.timestamps import to_datetime
-from holdfast.stores import rules
+from holdfast.stores import worker_deaths
 from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
 
@@ -88,7 +88,7 @@ class ClaimedDelivery:
         """The first record of each name."""
         self.attempts = {attempt.name: attempt for attempt in history.attempts.values()}
         self.signals = history.signals
-        self._is_isolated = rules.is_isolated(run.suspicion)
+        self._is_isolated = worker_deaths.is_isolated(run.suspicion)
         """Listeners that held the run died, and nothing has been recorded since, as far as this server knows."""
         self._isolated_since: float | None = None
         self.lock = asyncio.Lock()
@@ -103,7 +103,7 @@ class ClaimedDelivery:
         """Whether its listener gets nothing else now, because other listeners that held this run died."""
         if self._isolated_since is None:
             self._isolated_since = now
-        max_isolation_s = rules.get_isolation_leases(self.run.suspicion) * lease
+        max_isolation_s = worker_deaths.get_isolation_leases(self.run.suspicion) * lease
         return self._is_isolated and now < self._isolated_since + max_isolation_s
 
     def make_record(

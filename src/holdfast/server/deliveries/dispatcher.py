@@ -25,7 +25,7 @@ from holdfast.errors import StoreError, UsageError
 from holdfast.server.deliveries.delivery import ClaimedDelivery
 from holdfast.server.deliveries.delivery_watcher import DeliveryWatcher
 from holdfast.server.http.problems import Problem
-from holdfast.stores import rules
+from holdfast.stores import worker_deaths
 from holdfast.stores.change_feed import Subscription
 from holdfast.stores.live_events import DELIVERED
 from holdfast.stores.operations import AppendLiveEvents, LiveEvent, ReleaseRun, Run
@@ -61,7 +61,7 @@ class PendingListener:
     @property
     def suspect_delay_s(self) -> float:
         """Seconds for which isolated runs must have been due before it gets one: see ``Claims.claim``."""
-        return 0.0 if self.is_idle else rules.ISOLATED_WAIT_LEASES * self.session.address.lease
+        return 0.0 if self.is_idle else worker_deaths.ISOLATED_WAIT_LEASES * self.session.address.lease
 
 
 class Dispatcher:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from holdfast.admission.usage import Usage
 from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
-from holdfast.stores import rules
+from holdfast.stores import rules, worker_deaths
 from holdfast.stores.daily_usage import make_increment
 from holdfast.stores.memory.approval_operations import ApprovalOperations
 from holdfast.stores.memory.queue_operations import QueueOperations
@@ -112,7 +112,7 @@ class ClaimedRunOperations(ApprovalOperations, QueueOperations):
             return OpStatus.FENCED
         if op.error is not None:
             run = replace(run, delivery_count=run.delivery_count + 1)
-            if not rules.can_redeliver(run.delivery_count - 1, run.max_deliveries):
+            if not worker_deaths.can_redeliver(run.delivery_count - 1, run.max_deliveries):
                 self._end_run(replace(run, state=RunState.DEAD, error=op.error, finished_at=self._clock()))
                 return OpStatus.DONE
         self._requeue_run(run)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from holdfast.admission.queue_limits import Admission, QueueAdmission, QueueLimits, compute_next_turn
 from holdfast.core.states import RunState
-from holdfast.stores import rules
+from holdfast.stores import worker_deaths
 from holdfast.stores.memory.tables import QueueRow, Tables
 from holdfast.stores.operations import CancelState, Run
 from holdfast.stores.queues import MAX_LISTED_KEYS, NewQueue, QueueKeyStatus, Queues, QueueStatus
@@ -72,7 +72,7 @@ class QueueOperations(Tables):
                 self._count_admitted(run, gates[run.queue])
             return can_admit
 
-        return rules.choose_suspects(due, limit, take_slot)
+        return worker_deaths.choose_suspects(due, limit, take_slot)
 
     def _get_sort_key(self, run: Run) -> tuple[float, ...]:
         """The order within a queue; without limits, only priority and age count."""
@@ -104,7 +104,7 @@ class QueueOperations(Tables):
         gates = {name: self._make_gate(name, now) for name in self._queues}
         for run in sleeping:
             gate = gates.get(run.queue)
-            if gate is None or run.wake_at is None or rules.is_isolated(run.suspicion):
+            if gate is None or run.wake_at is None or worker_deaths.is_isolated(run.suspicion):
                 yield run.wake_at
             elif self._queues[run.queue].paused_at is None:
                 yield _get_wake_time(run, run.wake_at, gate)

@@ -23,6 +23,7 @@ from holdfast.stores.retention import (
     get_keep_reasons,
     list_ids,
 )
+from holdfast.stores.workers import get_listener_cutoff, get_worker_cutoff
 
 
 class _MemoryRelationReader(RelationReader):
@@ -112,8 +113,8 @@ class MemoryRetention(MemoryCapability, Retention):
         with tables._lock:
             oldest_delivery = min((run.created_at for run in tables._runs.values() if run.is_delivery), default=None)
             oldest = min((run.created_at for run in tables._runs.values()), default=None)
-            listener_cutoff = rules.get_listener_cutoff(oldest_delivery, tables._clock())
-            worker_cutoff = rules.get_worker_cutoff(oldest, tables._clock())
+            listener_cutoff = get_listener_cutoff(oldest_delivery, tables._clock())
+            worker_cutoff = get_worker_cutoff(oldest, tables._clock())
             starters = {tables._runs[key].starter for key in tables._unfinished}
             for worker in [*tables._workers.values()]:
                 cutoff = listener_cutoff if worker.is_listener else worker_cutoff

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
-from holdfast.stores import rules
+from holdfast.stores import rules, run_errors
 from holdfast.stores.contract import (
     DEFAULT_NAMESPACE,
     History,
@@ -39,7 +39,7 @@ from holdfast.stores.memory.workers import MemoryClaims, MemoryDisabledWorkflows
 from holdfast.stores.operations import Op, OpResult, Run
 from holdfast.stores.served_versions import list_served_names, make_served_name
 from holdfast.stores.shared_operations import SharedOperations
-from holdfast.stores.workers import Worker
+from holdfast.stores.workers import Worker, merge_workflows
 
 ACTIVE_POLL_S = 0.02
 _ACTIVE_WINDOW_S = 1.0
@@ -201,7 +201,7 @@ class MemoryStore(
                     self._specs[name] = replace(spec, serves=(), announced_at=announced_at)
             if worker is not None and worker in self._workers:
                 known = self._workers[worker]
-                workflows = rules.merge_workflows(known.workflows, list_served_names(specs))
+                workflows = merge_workflows(known.workflows, list_served_names(specs))
                 self._workers[worker] = replace(known, workflows=workflows)
         self._notify_change()
 
@@ -241,5 +241,5 @@ def _matches_filter(run: Run, where: RunFilter) -> bool:
         and (where.created_before is None or run.created_at < where.created_before)
         and (where.parent is None or (where.parent != "" and run.parent == where.parent))
         and (where.owner is None or run.owner == where.owner)
-        and (where.text is None or rules.has_text(run, where.text))
+        and (where.text is None or run_errors.has_text(run, where.text))
     )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from holdfast.core.states import RunState
-from holdfast.stores import rules
+from holdfast.stores import run_errors, worker_deaths
 from holdfast.stores.archives import NOT_ACTIVATED
 from holdfast.stores.claims import Claims, NewSignals, RunRequests
 from holdfast.stores.disabled_workflows import DisabledWorkflow, DisabledWorkflows
@@ -15,7 +15,7 @@ from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.memory.queue_operations import MemoryCapability
 from holdfast.stores.operations import CancelState, Run
 from holdfast.stores.served_versions import make_served_name
-from holdfast.stores.workers import NewWorker, ReapResult, Worker, Workers
+from holdfast.stores.workers import NewWorker, ReapResult, Worker, Workers, describe_worker
 
 
 class MemoryWorkers(MemoryCapability, Workers):
@@ -93,14 +93,16 @@ class MemoryWorkers(MemoryCapability, Workers):
     def _requeue_or_end(self, run: Run, worker: Worker, claimed_count: int, now: float) -> bool:
         """Release a run of a dead worker, or end it if its workers died too often. Returns whether it was released."""
         tables = self._tables
-        effect = rules.get_worker_death_effect(run.delivery_count, run.max_deliveries, run.suspicion, claimed_count)
+        effect = worker_deaths.get_worker_death_effect(
+            run.delivery_count, run.max_deliveries, run.suspicion, claimed_count
+        )
         changed = replace(run, delivery_count=effect.delivery_count)
         if not effect.is_dead:
             tables._requeue_run(replace(changed, suspicion=effect.suspicion))
             return True
-        description = rules.describe_worker(worker.name, worker.host, worker.pid, is_listener=worker.is_listener)
+        description = describe_worker(worker.name, worker.host, worker.pid, is_listener=worker.is_listener)
         live_events = tables._live_events.get(run.key, {}).values()
-        error = rules.encode_death_error(run.id, effect.delivery_count, description, live_events)
+        error = run_errors.encode_death_error(run.id, effect.delivery_count, description, live_events)
         tables._end_run(replace(changed, state=RunState.DEAD, error=error, finished_at=now))
         return False
 
@@ -125,13 +127,15 @@ class MemoryClaims(MemoryCapability, Claims):
             due = [
                 run for run in self._list_claimable(workflows, queues) if run.wake_at is not None and run.wake_at <= now
             ]
-            isolated = [run for run in due if rules.is_isolated(run.suspicion)]
+            isolated = [run for run in due if worker_deaths.is_isolated(run.suspicion)]
             chosen: list[Run] = []
             if suspect_delay_s is not None:
                 overdue = [run for run in isolated if run.wake_at is not None and run.wake_at <= now - suspect_delay_s]
                 chosen = tables._admit_suspects(overdue, now, limit)
             if not chosen:
-                chosen = tables._admit_runs([run for run in due if not rules.is_isolated(run.suspicion)], now, limit)
+                chosen = tables._admit_runs(
+                    [run for run in due if not worker_deaths.is_isolated(run.suspicion)], now, limit
+                )
             claimed = [
                 replace(run, state=RunState.RUNNING, epoch=run.epoch + 1, owner=worker, wake_at=None, waits_for="")
                 for run in chosen
@@ -197,7 +201,7 @@ class MemoryClaims(MemoryCapability, Claims):
             ]
             overdue = sorted(overdue, key=lambda run: (run.deadline, run.key))[:limit]
             for run in overdue:
-                error = rules.encode_deadline_error(run.id)
+                error = run_errors.encode_deadline_error(run.id)
                 tables._end_run(replace(run, state=RunState.FAILED, error=error, finished_at=now))
         if overdue:
             tables._notify_change()

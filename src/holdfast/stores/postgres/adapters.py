@@ -1,14 +1,13 @@
-"""How values travel between Python and PostgreSQL, on our connections and on nobody else's.
+"""How values travel between Python and PostgreSQL, on Holdfast's own connections only.
 
 - **Text** in PostgreSQL cannot hold NUL, and SQLite's can. So NUL is written as ``\\x01\\x01`` and ``\\x01`` as
   ``\\x01\\x02``, and turned back when read: nothing is lost, and texts keep their order. Any other text is written as
-  it is. Half of a character (a lone surrogate) cannot be written at all; those who may be given one have replaced it or
-  refused it before (see ``stores.utf8``), and here it is refused in words.
-- **Whole numbers** are always ``int8``. psycopg would choose the smallest type that fits, and every mixture of sizes
-  would be another prepared statement.
-- **Columns** (``IntArray``, ``FloatArray``, ``TextArray``, ``BytesArray``) are lists for ``unnest``, with a type of
-  their own: also when
-  they are empty, or hold nothing but ``None``, it is the same, and so is the prepared statement. They are packed as a
+  it is. Half of a character (a lone surrogate) cannot be written at all. Callers that may be given one have replaced or
+  refused it before (see ``stores.utf8``); here it raises an error that says where it is.
+- **Whole numbers** are always ``int8``. psycopg would choose the smallest type that fits, and every combination of
+  sizes would need its own prepared statement.
+- **Columns** (``IntArray``, ``FloatArray``, ``TextArray``, ``BytesArray``) are lists for ``unnest``, each with a fixed
+  type, even if the list is empty or holds only ``None``, so the prepared statement stays the same. They are packed as a
   whole, in binary form, which takes a quarter of the time of psycopg's lists (see ``benchmarks.drivers``).
 """
 
@@ -28,9 +27,7 @@ from holdfast.stores.utf8 import make_surrogate_error
 if TYPE_CHECKING:
     from psycopg.abc import AdaptContext
 
-_INT8_OID, _FLOAT8_OID, _TEXT_OID, _BYTEA_OID = 20, 701, 25, 17
-_ARRAY_OIDS = {_INT8_OID: 1016, _FLOAT8_OID: 1022, _TEXT_OID: 1009, _BYTEA_OID: 1001}
-"""PostgreSQL's numbers for the types, and for arrays of them: they are the same in every database."""
+_TEXT_OID = 25
 _TEXT_TYPES = ("text", "varchar", "bpchar", "name")
 _ESCAPE_PATTERN = re.compile("\x01([\x01\x02])")
 _NULL_LENGTH = b"\xff\xff\xff\xff"
@@ -54,19 +51,19 @@ class BytesArray(list[bytes | None]):
 
 
 def escape_text(text: str) -> str:
-    """The text as a PostgreSQL column can hold it."""
+    """The text in the form that a PostgreSQL column can hold."""
     if "\x01" in text:
         text = text.replace("\x01", "\x01\x02")
     return text.replace("\x00", "\x01\x01") if "\x00" in text else text
 
 
 def unescape_text(text: str) -> str:
-    """The text that was escaped."""
+    """The text that ``escape_text`` was given."""
     return _ESCAPE_PATTERN.sub(lambda found: "\x00" if found[1] == "\x01" else "\x01", text)
 
 
 def encode_text(text: str) -> bytes:
-    """The text as it is sent. Raises ``UsageError`` if it contains half of a character."""
+    """The bytes to send. Raises ``UsageError`` if the text contains half of a character."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
@@ -75,37 +72,31 @@ def encode_text(text: str) -> bytes:
 
 
 def register_adapters(context: AdaptContext) -> None:
-    """Let one connection use these adapters."""
+    """Use these adapters on one connection."""
     adapters = context.adapters
     adapters.register_dumper(str, _BinaryTextDumper)
-    adapters.register_dumper(str, _TextDumper)  # the last one is that of %s
+    adapters.register_dumper(str, _TextDumper)  # the last one registered is used for %s
     adapters.register_dumper(int, Int8Dumper)
     adapters.register_dumper(int, Int8BinaryDumper)
-    for column, dumper in (
-        (IntArray, _IntArrayDumper),
-        (FloatArray, _FloatArrayDumper),
-        (TextArray, _TextArrayDumper),
-        (BytesArray, _BytesArrayDumper),
-    ):
-        adapters.register_dumper(column, dumper)
+    adapters.register_dumper(IntArray, _IntArrayDumper)
+    adapters.register_dumper(FloatArray, _FloatArrayDumper)
+    adapters.register_dumper(TextArray, _TextArrayDumper)
+    adapters.register_dumper(BytesArray, _BytesArrayDumper)
     for name in _TEXT_TYPES:
         adapters.register_loader(name, _TextLoader)
         adapters.register_loader(name, _BinaryTextLoader)
 
 
 class _TextDumper(Dumper):
-    """Of no declared type: the server takes it for what the place asks for, as it does with ``None``."""
+    """Text without a declared type: the server infers it from the context, as it does for ``None``."""
 
     def dump(self, obj: str) -> Buffer:
         return encode_text(obj)
 
 
-class _BinaryTextDumper(Dumper):
+class _BinaryTextDumper(_TextDumper):
     format = Format.BINARY
     oid = _TEXT_OID
-
-    def dump(self, obj: str) -> Buffer:
-        return encode_text(obj)
 
 
 class _TextLoader(Loader):
@@ -119,7 +110,10 @@ class _BinaryTextLoader(_TextLoader):
 
 
 class _ArrayDumper(Dumper):
-    """An array of one dimension: a head, and for each value its length and its bytes."""
+    """A one-dimensional array: a header, then the length and the bytes of each value.
+
+    The type numbers (``oid``) are the same in every database.
+    """
 
     format = Format.BINARY
     element_oid: ClassVar[int]
@@ -127,64 +121,63 @@ class _ArrayDumper(Dumper):
     def dump(self, obj: list[Any]) -> Buffer:
         if not obj:
             return struct.pack("!iii", 0, 0, self.element_oid)
-        missing = None in obj
-        head = struct.pack("!iiiii", 1, missing, self.element_oid, len(obj), 1)
-        return head + (self.pack_with_nulls(obj) if missing else self.pack(obj))
+        has_nulls = None in obj
+        header = struct.pack("!iiiii", 1, has_nulls, self.element_oid, len(obj), 1)
+        if not has_nulls:
+            return header + self.pack(obj)
+        return header + b"".join([_NULL_LENGTH if value is None else self.pack([value]) for value in obj])
 
     def pack(self, values: list[Any]) -> bytes:
         raise NotImplementedError
 
-    def pack_with_nulls(self, values: list[Any]) -> bytes:
-        return b"".join([_NULL_LENGTH if value is None else self.pack([value]) for value in values])
-
 
 class _IntArrayDumper(_ArrayDumper):
-    oid = _ARRAY_OIDS[_INT8_OID]
-    element_oid = _INT8_OID
+    oid = 1016
+    element_oid = 20
 
     def pack(self, values: list[int]) -> bytes:
         return _pack_numbers("q", values)
 
 
 class _FloatArrayDumper(_ArrayDumper):
-    oid = _ARRAY_OIDS[_FLOAT8_OID]
-    element_oid = _FLOAT8_OID
+    oid = 1022
+    element_oid = 701
 
     def pack(self, values: list[float]) -> bytes:
         return _pack_numbers("d", values)
 
 
 class _BytesArrayDumper(_ArrayDumper):
-    oid = _ARRAY_OIDS[_BYTEA_OID]
-    element_oid = _BYTEA_OID
+    oid = 1001
+    element_oid = 17
 
     def pack(self, values: list[bytes]) -> bytes:
         return _pack_bytes(values)
 
 
 class _TextArrayDumper(_ArrayDumper):
-    oid = _ARRAY_OIDS[_TEXT_OID]
+    oid = 1009
     element_oid = _TEXT_OID
 
     def pack(self, values: list[str]) -> bytes:
-        everything = "".join(values)
-        if "\x00" in everything or "\x01" in everything:
-            return _pack_bytes([*map(encode_text, values)])
-        try:
-            return _pack_bytes([*map(str.encode, values)])
-        except UnicodeEncodeError:
-            return _pack_bytes([*map(encode_text, values)])  # which says what is wrong with which
+        joined = "".join(values)
+        if "\x00" not in joined and "\x01" not in joined:
+            try:
+                return _pack_bytes([*map(str.encode, values)])
+            except UnicodeEncodeError:
+                pass  # ``encode_text`` says which value is wrong
+        return _pack_bytes([*map(encode_text, values)])
 
 
 def _pack_numbers(code: str, values: Sequence[float]) -> bytes:
-    """Numbers of eight bytes, each with its length before it."""
-    both: list[float] = [8] * (2 * len(values))
-    both[1::2] = values
-    return struct.pack(f"!{f'i{code}' * len(values)}", *both)
+    """Numbers of eight bytes, each after its length."""
+    fields: list[float] = [8] * (2 * len(values))
+    fields[1::2] = values
+    return struct.pack(f"!{f'i{code}' * len(values)}", *fields)
 
 
 def _pack_bytes(values: list[bytes]) -> bytes:
-    both = [b""] * (2 * len(values))
-    both[::2] = map(_pack_length, map(len, values))
-    both[1::2] = values
-    return b"".join(both)
+    fields = [b""] * (2 * len(values))
+    fields[::2] = map(_pack_length, map(len, values))
+    fields[1::2] = values
+    return b"".join(fields)

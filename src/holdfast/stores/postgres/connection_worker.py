@@ -1,19 +1,18 @@
-"""One PostgreSQL connection, the thread that waits for it, and what to do when it breaks.
+"""One PostgreSQL connection, the thread that waits for it, and recovery when it breaks.
 
-Work is a function of what ``wrap`` makes of the connection, once for each connection. It uses psycopg's blocking calls,
-so SQLite and PostgreSQL share the same code. It runs in a thread of its own, never on the event loop: a server that
-does not answer must not block anything else. The thread takes its work from a queue and gives the results straight to
-the loop. That costs about 80 µs a call, against 130 µs for ``run_in_executor``, which matters for a commit over a local
-socket (some 300 µs).
+Work is a function of a ``PgDatabase``. It uses psycopg's blocking calls, so SQLite and PostgreSQL share the same code.
+It runs in a thread of its own, never on the event loop: a server that does not answer must not block anything else. The
+thread takes its work from a queue and gives the results straight to the loop. That costs about 80 µs a call, against
+130 µs for ``run_in_executor``, which matters for a commit over a local socket (some 300 µs).
 
 Work that is only one round trip, as most commits are, needs no thread. It is sent from the event loop; the socket
 signals when the answer is there, and the loop does other things meanwhile. That takes half the time, and no other
 thread needs a turn in a busy process. It is done only if the connection is good and not in use; otherwise the thread
 does it, because it can wait for both.
 
-A connection is made when it is first needed. One that has broken meanwhile, for example because the server was
-restarted, is noticed before any work is given to it, and replaced. If it breaks in the middle, ``StoreUnavailable`` is
-raised, since only the caller knows what to repeat; commits are harmless to repeat. There are pauses between attempts to
+A connection is made when it is first needed. If it has broken meanwhile, for example because the server was restarted,
+this is noticed before it gets any work, and it is replaced. If it breaks in the middle, ``StoreUnavailable`` is raised,
+since only the caller knows what to repeat; commits are harmless to repeat. There are pauses between attempts to
 connect, so that processes do not storm a server that is just coming up.
 
 A forked child process would keep the session alive after this process is dead, and with it the locks by which others
@@ -31,9 +30,8 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import psycopg
@@ -42,38 +40,27 @@ from psycopg.waiting import Ready, Wait
 
 from holdfast.errors import SchemaTooNew, StoreError, StoreLocked, StoreUnavailable, UsageError
 from holdfast.stores.postgres.connections import LOCK_TIMEOUT_S, Connection
+from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.errors import is_conflict, is_connection_lost, translate_error
 from holdfast.stores.postgres.pipeline import SocketGenerator
 from holdfast.stores.sql.database import WriteConflict
 
+T = TypeVar("T")
+
 MAX_ATTEMPTS = 8
-"""How often work is begun that others get in the way of."""
+"""How often work is attempted while other transactions conflict with it."""
 _CONFLICT_BACKOFF_S = 0.002
 _FIRST_RECONNECT_DELAY_S = 0.025
 _MAX_RECONNECT_DELAY_S = 1.0
 
 
-class TransactionalDatabase(Protocol):
-    """What work is a function of."""
+class ReconnectingConnection:
+    """A connection that is replaced when it breaks. Used by one thread at a time."""
 
-    def roll_back(self) -> None:
-        """Leave whatever transaction is open, so that the connection can be used again."""
-        ...
-
-
-T = TypeVar("T")
-D = TypeVar("D", bound=TransactionalDatabase)
-
-
-class ReconnectingConnection(Generic[D]):
-    """A connection that is made again when it is broken. Used by one thread at a time."""
-
-    def __init__(self, connect: Callable[[], Connection], wrap: Callable[[Connection], D], display_url: str) -> None:
+    def __init__(self, connect: Callable[[], PgDatabase], display_url: str) -> None:
         self._connect = connect
-        self._wrap = wrap
         self.display_url = display_url
-        self.connection: Connection | None = None
-        self._database: D | None = None
+        self._database: PgDatabase | None = None
         self._pid = os.getpid()
         self._closed = threading.Event()
         self._has_connected = False
@@ -81,47 +68,75 @@ class ReconnectingConnection(Generic[D]):
         self._next_attempt_at = 0.0
         _all_connections.add(self)
 
-    def ensure_connected(self, wait: bool = True) -> D:
-        """Make sure of a connection. Raises ``StoreUnavailable`` if there is none to be had."""
-        self.check_usable()
-        if self.connection is not None and not _is_alive(self.connection):
-            self.disconnect()
-        if self.connection is None:
-            pause = self._next_attempt_at - time.monotonic()
-            if pause > 0 and (not wait or self._closed.wait(pause)):
-                self.check_usable()
-                raise StoreUnavailable(
-                    f"{self.display_url} cannot be reached: the next attempt is in {pause:.1f} seconds"
-                )
-            self._open()
-        assert self._database is not None
-        return self._database
+    @property
+    def connection(self) -> Connection | None:
+        """The current connection, broken or not."""
+        return None if self._database is None else self._database.connection
 
-    def get_if_alive(self) -> D | None:
-        """The connection, if there is one that seems to be good."""
-        self.check_usable()
-        good = self.connection is not None and _is_alive(self.connection)
-        return self._database if good else None
+    def ensure_connected(self, wait: bool = True) -> PgDatabase:
+        """Return a database with a live connection, connecting if needed. Raises ``StoreUnavailable``."""
+        database = self.get_if_alive()
+        if database is not None:
+            return database
+        self.disconnect()
+        pause = self._next_attempt_at - time.monotonic()
+        if pause > 0 and (not wait or self._closed.wait(pause)):
+            self.check_usable()
+            raise StoreUnavailable(f"{self.display_url} cannot be reached: the next attempt is in {pause:.1f} seconds")
+        try:
+            self._database = database = self._connect()
+        except StoreError as error:
+            self.back_off()
+            if self._has_connected and not isinstance(error, StoreUnavailable | SchemaTooNew):
+                # It has worked before: servers change roles, and passwords are changed.
+                raise StoreUnavailable(str(error)) from error
+            raise
+        self._next_attempt_at = 0.0
+        self._has_connected = True
+        return database
 
-    def run(self, work: Callable[[D], T], wait: bool = True) -> T:
-        """Do work once, and see to it that the connection can be used afterwards. Raises psycopg's errors as such."""
+    def get_if_alive(self) -> PgDatabase | None:
+        """The database, if its connection seems to be good."""
+        self.check_usable()
+        database = self._database
+        return database if database is not None and _is_alive(database.connection) else None
+
+    def run(self, work: Callable[[PgDatabase], T], wait: bool = True) -> T:
+        """Do work once, and leave the connection usable. Raises psycopg's errors as they are."""
         database = self.ensure_connected(wait)
         try:
             result = work(database)
         except BaseException as error:
-            self.recover(database, error)
+            self.recover(error)
             raise
         self._failure_count = 0
         return result
 
+    def recover(self, error: BaseException) -> None:
+        """Roll back after an error; disconnect if the connection is not usable after that."""
+        database = self._database
+        if database is None:
+            return
+        if not (database.connection.closed or is_connection_lost(error)):
+            try:
+                database.roll_back()
+            except psycopg.Error:
+                self.disconnect()
+                return
+            pgconn = database.connection.pgconn
+            is_idle = pgconn.transaction_status == TransactionStatus.IDLE
+            if is_idle and pgconn.pipeline_status == PipelineStatus.OFF:
+                return
+        self.disconnect()
+
     def disconnect(self) -> None:
-        """Have no connection."""
-        connection, self.connection, self._database = self.connection, None, None
-        if connection is not None:
-            connection.close()
+        """Close the current connection, if there is one."""
+        database, self._database = self._database, None
+        if database is not None:
+            database.connection.close()
 
     def close(self) -> None:
-        """Have none any more."""
+        """Close the connection for good. In a forked child it is left alone: it belongs to the parent."""
         self._closed.set()
         if self.is_own_process:
             self.disconnect()
@@ -129,159 +144,119 @@ class ReconnectingConnection(Generic[D]):
             _parent_connections.append(self.connection)
 
     def stop_waiting(self) -> None:
-        """Whoever waits for a connection gives up, now and from now on."""
+        """Make every wait for a connection fail, now and later."""
         self._closed.set()
 
     @property
     def is_own_process(self) -> bool:
-        """Whether it was made here, and not in the process that this one was forked from."""
+        """Whether this object was made in this process, and not in the one that this process was forked from."""
         return os.getpid() == self._pid
 
     def check_usable(self) -> None:
-        """Raises unless this is open, and was opened in this process."""
+        """Raise unless this is open and was opened in this process."""
         if not self.is_own_process:
             raise UsageError(
                 f"{self.display_url} was opened before this process was forked, and a connection cannot cross a fork. "
-                "Open a "
-                f"runtime in the child, or start it with the 'spawn' method."
+                f"Open a runtime in the child, or start it with the 'spawn' method."
             )
         if self._closed.is_set():
             raise StoreUnavailable(f"{self.display_url} is not open: this store has been closed")
 
     def back_off(self) -> None:
-        """Let some time pass before the next attempt to connect: the longer, the more of them have failed."""
+        """Delay the next attempt to connect. Each failed attempt makes the delay longer."""
         self._failure_count += 1
         pause = min(_FIRST_RECONNECT_DELAY_S * 2**self._failure_count, _MAX_RECONNECT_DELAY_S)
         self._next_attempt_at = time.monotonic() + pause * random.uniform(0.5, 1.0)
 
     def get_backoff_s(self) -> float:
-        """Seconds until the next attempt to connect makes sense."""
+        """Seconds until the next attempt to connect."""
         return max(0.0, self._next_attempt_at - time.monotonic())
 
-    def _open(self) -> None:
-        try:
-            connection = self._connect()
-            try:
-                self._database = self._wrap(connection)
-            except BaseException:
-                connection.close()
-                raise
-        except StoreError as error:
-            self.back_off()
-            if self._has_connected and not isinstance(error, StoreUnavailable | SchemaTooNew):
-                # It has worked before: servers change roles, and passwords are changed.
-                raise StoreUnavailable(str(error)) from error
-            raise
-        self.connection = connection
-        self._next_attempt_at = 0.0
-        self._has_connected = True
 
-    def recover(self, database: D, error: BaseException) -> None:
-        """After an error: let the connection be usable, or have none."""
-        connection = self.connection
-        if connection is None:
-            return
-        if not (connection.closed or is_connection_lost(error)):
-            try:
-                database.roll_back()
-            except psycopg.Error:
-                self.disconnect()
-                return
-            pgconn = connection.pgconn
-            is_idle = pgconn.transaction_status == TransactionStatus.IDLE
-            if is_idle and pgconn.pipeline_status == PipelineStatus.OFF:
-                return
-        self.disconnect()
-
-
-class ConnectionWorker(Generic[D]):
+class ConnectionWorker:
     """One connection, used by one caller at a time."""
 
-    def __init__(
-        self, connect: Callable[[], Connection], wrap: Callable[[Connection], D], display_url: str, name: str
-    ) -> None:
-        self._reconnecting = ReconnectingConnection(connect, wrap, display_url)
+    def __init__(self, connect: Callable[[], PgDatabase], display_url: str, name: str) -> None:
+        self._reconnecting = ReconnectingConnection(connect, display_url)
         self._lock = threading.Lock()
         self._thread = JobThread(f"holdfast-{name}")
         self._pending_query: PendingQuery | None = None
-        """What is under way on an event loop; it holds the lock."""
+        """The query in progress on an event loop; it holds the lock."""
         self._watcher: SocketWatcher | None = None
-        """Stays between two trips, since to begin and to end it takes as long as the rest of one; but nobody watches a
-        socket that a thread reads."""
+        """Kept between two queries, since starting and stopping it takes as long as the rest of a query. Stopped while
+        the thread reads the socket."""
         self._thread_job_count = 0
 
-    def run_on_loop(self, work: Callable[[D], SocketGenerator[T] | None]) -> asyncio.Future[T | None] | None:
-        """Do work that only waits for the socket, without a thread. ``None``, now or later: the thread has to do it.
+    def run_on_loop(self, work: Callable[[PgDatabase], SocketGenerator[T] | None]) -> asyncio.Future[T | None] | None:
+        """Do work that only waits for the socket, without a thread. ``None``, now or later: use the thread.
 
-        Once it has begun, it is brought to its end, whether anybody waits for it or not.
+        Once it has begun, it runs to its end, even if its caller is cancelled.
         """
         if self._thread_job_count or not self._lock.acquire(blocking=False):
             return None
-        trip: PendingQuery | None = None
+        query: PendingQuery | None = None
         try:
             database = self._reconnecting.get_if_alive()
-            waits = None if database is None else work(database)
-            if database is None or waits is None:
+            steps = None if database is None else work(database)
+            if database is None or steps is None:
                 return None
-            assert self._reconnecting.connection is not None
-            watch = self._get_watcher(asyncio.get_running_loop(), self._reconnecting.connection.pgconn.socket)
-            self._pending_query = trip = PendingQuery(watch, waits, partial(self._finish_query, database))
-            trip.advance(None)
-            return trip.future
+            watcher = self._get_watcher(asyncio.get_running_loop(), database.connection.pgconn.socket)
+            self._pending_query = query = PendingQuery(watcher, steps, self._finish_query)
+            query.advance(None)
+            return query.future
         finally:
-            if trip is None:
+            if query is None:
                 self._lock.release()
 
     def _get_watcher(self, loop: asyncio.AbstractEventLoop, socket: int) -> SocketWatcher:
-        watch = self._watcher
-        if watch is None or watch.loop is not loop or watch.socket != socket:
+        watcher = self._watcher
+        if watcher is None or watcher.loop is not loop or watcher.socket != socket:
             self._stop_watching()
-            self._watcher = watch = SocketWatcher(loop, socket, self._on_socket_ready)
-        return watch
+            self._watcher = watcher = SocketWatcher(loop, socket, self._on_socket_ready)
+        return watcher
 
     def _on_socket_ready(self, ready: Ready) -> None:
-        """There is something at the socket. Without a trip, the server has something to say: the next one will see."""
         if self._pending_query is not None:
             self._pending_query.advance(ready)
         else:
-            self._stop_watching()
+            self._stop_watching()  # an unexpected message of the server: the next query reads it
 
     def _stop_watching(self) -> None:
         if self._watcher is not None:
             self._watcher.stop()
             self._watcher = None
 
-    def _finish_query(self, database: D, error: BaseException | None) -> BaseException | None:
-        """A trip has come to its end: make the line free again. Returns what is to be told of the error."""
+    def _finish_query(self, error: BaseException | None) -> BaseException | None:
+        """Release the connection after a query. Returns the error to report, unless the thread repeats the work."""
         self._pending_query = None
         try:
             if self._thread_job_count or error is not None:
                 self._stop_watching()
             if error is None:
                 return None
-            self._reconnecting.recover(database, error)
+            self._reconnecting.recover(error)
             if isinstance(error, psycopg.Error):
-                # Whatever else went wrong, the thread does it again, and knows what to say.
+                # After any other database error, the thread repeats the work and reports what is wrong.
                 return translate_error(error, self._reconnecting.display_url) if is_connection_lost(error) else None
             return error
         finally:
             self._lock.release()
 
     def leave_loop(self) -> None:
-        """Watch nothing any more, on the loop; a trip that is under way still comes to its end."""
+        """Stop watching the socket on the loop; a query in progress still runs to its end."""
         self._thread_job_count += 1
         if self._pending_query is None:
             self._stop_watching()
 
     def _end_orphaned_query(self) -> None:
-        """End what is under way on a loop that is closed: nobody else will."""
-        trip = self._pending_query
-        if trip is not None and trip.watcher.loop.is_closed():
+        """End a query whose event loop is closed and cannot advance it any more."""
+        query = self._pending_query
+        if query is not None and query.watcher.loop.is_closed():
             self._watcher = None
-            trip.abort(StoreUnavailable(f"{self._reconnecting.display_url}: the event loop was closed meanwhile"))
+            query.abort(StoreUnavailable(f"{self._reconnecting.display_url}: the event loop was closed meanwhile"))
 
-    async def run_in_thread(self, work: Callable[[D], T]) -> T:
-        """Do work in the line's own thread."""
+    async def run_in_thread(self, work: Callable[[PgDatabase], T]) -> T:
+        """Do work in the thread of this connection."""
         self._reconnecting.check_usable()
         self.leave_loop()
         try:
@@ -289,8 +264,8 @@ class ConnectionWorker(Generic[D]):
         finally:
             self._thread_job_count -= 1
 
-    def run_blocking(self, work: Callable[[D], T]) -> T:
-        """Do work here and now."""
+    def run_blocking(self, work: Callable[[PgDatabase], T]) -> T:
+        """Do work in the calling thread."""
         self._end_orphaned_query()
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
@@ -312,7 +287,7 @@ class ConnectionWorker(Generic[D]):
         """Close the connection. In a forked child it is left alone: it belongs to the parent."""
         self._reconnecting.stop_waiting()
         if not self._reconnecting.is_own_process:
-            self._reconnecting.close()  # the lock and the thread are the parent's, too
+            self._reconnecting.close()  # the lock and the thread belong to the parent, too
             return
         self._thread.stop()
         self._end_orphaned_query()
@@ -324,7 +299,7 @@ class ConnectionWorker(Generic[D]):
 
 
 class SocketWatcher:
-    """What an event loop knows of a socket."""
+    """Calls back on an event loop when a socket is ready."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, socket: int, on_ready: Callable[[Ready], None]) -> None:
         self.loop = loop
@@ -334,7 +309,7 @@ class SocketWatcher:
         loop.add_reader(socket, on_ready, Ready.R)
 
     def set_wait(self, wait: Wait) -> None:
-        """Wait for this as well; to read is always waited for."""
+        """Watch for writes as well, or only for reads."""
         if (wait == Wait.RW) is not self._is_watching_writes:
             self._is_watching_writes = not self._is_watching_writes
             if self._is_watching_writes:
@@ -343,14 +318,14 @@ class SocketWatcher:
                 self.loop.remove_writer(self.socket)
 
     def stop(self) -> None:
-        """Look at it no more."""
+        """Stop watching."""
         if not self.loop.is_closed():
             self.set_wait(Wait.R)
             self.loop.remove_reader(self.socket)
 
 
 class PendingQuery:
-    """Work that waits for a socket, on an event loop."""
+    """Work in progress on an event loop, waiting for a socket."""
 
     def __init__(
         self,
@@ -364,7 +339,7 @@ class PendingQuery:
         self._on_finish = on_finish
 
     def advance(self, ready: Ready | None) -> None:
-        """Go on as far as is possible; ``None``: from the beginning."""
+        """Continue until the work waits again or ends; ``None`` starts it."""
         result, error = None, None
         try:
             wait = next(self._steps) if ready is None else self._steps.send(ready)
@@ -379,13 +354,13 @@ class PendingQuery:
         _resolve_future(self.future, result, self._on_finish(error))
 
     def abort(self, error: BaseException) -> None:
-        """End it in the middle."""
+        """End the work before it is done."""
         self._steps.close()
         self._on_finish(error)
 
 
 class JobThread:
-    """A thread that does one thing after the other, for an event loop."""
+    """A thread that does one job after the other, for an event loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -393,7 +368,7 @@ class JobThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Have it done, and wait for it. If the wait is cancelled, work that has begun goes on."""
+        """Run a job, and wait for its result. If the caller is cancelled, a job that has begun continues."""
         if self._thread is None:
             # A daemon: it may be waiting for a server, and the process need not.
             self._thread = threading.Thread(target=self._run_jobs, name=self._name, daemon=True)
@@ -403,12 +378,12 @@ class JobThread:
         return await future
 
     def stop(self) -> None:
-        """End when everything is done that was asked for."""
+        """End the thread after the jobs that were submitted so far."""
         self._jobs.put(None)
 
     def _run_jobs(self) -> None:
-        while (asked := self._jobs.get()) is not None:
-            future, work = asked
+        while (job := self._jobs.get()) is not None:
+            future, work = job
             if future.cancelled():
                 continue
             try:
@@ -418,23 +393,23 @@ class JobThread:
             try:
                 future.get_loop().call_soon_threadsafe(_resolve_future, future, result, error)
             except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
-            del asked, future, work, result, error  # nothing is kept alive while there is nothing to do
+                pass  # the loop is closed
+            del job, future, work, result, error  # keep nothing alive while the thread is idle
 
 
 _parent_connections: list[Connection] = []
 """Connections of parent processes, kept so that they are not closed here."""
-_all_connections: WeakSet[ReconnectingConnection[Any]] = WeakSet()
+_all_connections: WeakSet[ReconnectingConnection] = WeakSet()
 
 
 def _detach_inherited_sockets() -> None:
-    """In a forked child: have nothing that leads to the server, where libpq believes that it has."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for link in _all_connections:
-        connection = link.connection
+    """In a forked child: replace the sockets that libpq believes lead to the server."""
+    null_device = os.open(os.devnull, os.O_RDWR)
+    for reconnecting in _all_connections:
+        connection = reconnecting.connection
         if connection is not None and not connection.closed:
-            os.dup2(nowhere, connection.pgconn.socket, inheritable=False)
-    os.close(nowhere)
+            os.dup2(null_device, connection.pgconn.socket, inheritable=False)
+    os.close(null_device)
 
 
 if hasattr(os, "register_at_fork"):
@@ -451,9 +426,9 @@ def _resolve_future(future: asyncio.Future[Any], result: Any, error: BaseExcepti
 
 
 def _is_alive(connection: Connection) -> bool:
-    """Whether the server has not hung up, as far as it can be told without asking.
+    """Whether the server has not closed the connection, as far as this can be told without a query.
 
-    It says why before it does so: what it said is read first, and only then the end.
+    Before it closes, the server says why: that message is read first, and only then the end.
     """
     if connection.closed:
         return False

@@ -1,27 +1,29 @@
-"""Connecting: what a URL means, and how each of our connections is set up.
+"""Connecting: what a URL means, and how Holdfast sets up its connections.
 
-A URL is what libpq takes (``postgresql://user:password@host:5432/database?sslmode=require``, several hosts, sockets by
-``?host=/run/postgresql``), plus a namespace, which libpq never sees. Its password is for libpq only (``redact_url``).
+A URL has the form that libpq takes (``postgresql://user:password@host:5432/database?sslmode=require``, several hosts,
+sockets by ``?host=/run/postgresql``), plus a namespace, which libpq never sees. Only libpq sees the password
+(``redact_url``).
 
-**Settings.** A server, a database or a role can have defaults that would break what is promised here, so a session gets
-its own: how long it waits for a lock, how long it may sit in a transaction (a suspended process must not hold rows for
-ever), and that a commit is on disk when it is reported. They are set in one statement after connecting, because poolers
-refuse them as parameters of the connection.
+**Settings.** A server, a database, or a role can have defaults that would break the store's guarantees, so each session
+gets its own settings: how long it waits for a lock, how long it may stay idle in a transaction (a suspended process
+must not hold rows forever), and that a commit is on disk when it is reported. One statement sets them after connecting,
+because poolers refuse them as parameters of the connection.
 
-**Behind a pooler** that hands out server connections by the transaction, a session is nobody's: what one sets is found
-by the next one. It shows in the number of the server process, which the pooler invents when one connects. Then nothing
-is set for the session, nothing is prepared on the server, and ``Connection.settings_sql`` must be the first statement
-of every transaction instead. A pooler that hands out whole sessions is treated in the same way, because it cannot be
-told apart.
+**Behind a pooler** that assigns server connections by the transaction, a session belongs to no client: the next client
+finds the settings of the one before. The process id of the server shows this, because the pooler makes one up when a
+client connects. Then nothing is set for the session, nothing is prepared on the server, and ``Connection.settings_sql``
+must be the first statement of every transaction instead. A pooler that assigns whole sessions is treated in the same
+way, because it looks the same.
 
-A pooler that passes on the server's own process number is not recognized when one connects, but by what its other
-clients leave behind in a session (see ``pipeline``). From then on this process treats all connections with that URL in
-the same way.
+A pooler that passes on the server's own process id is not recognized on connecting, but by what its other clients leave
+in a session (see ``pipeline``). From then on this process treats all connections with that URL in the same way.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -35,11 +37,11 @@ from holdfast.stores.postgres.errors import to_store_error
 from holdfast.stores.urls import REDACTED, find_password, find_secrets, redact_url, split_namespace
 
 MIN_SERVER_VERSION = 14
-"""The first version of PostgreSQL that will do."""
+"""The oldest supported version of PostgreSQL."""
 LOCK_TIMEOUT_S = 5.0
-"""How long to wait for a row that somebody else has locked, in seconds."""
+"""Seconds to wait for a row that another session has locked."""
 IDLE_TRANSACTION_TIMEOUT_S = 4.0
-"""How long a session may sit in a transaction without a word, in seconds; then the server ends it."""
+"""Seconds that a session may stay idle in a transaction; then the server ends it."""
 
 _CONNECT_TIMEOUT_S = 10
 _KEEPALIVE_OPTIONS = {
@@ -49,7 +51,7 @@ _KEEPALIVE_OPTIONS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""A host that is gone without a word is noticed within half a minute, and not after two hours."""
+"""A host that disappears silently is noticed within half a minute, not after two hours."""
 _SCHEMES = ("postgresql", "postgres")
 _SELECT_SERVER_INFO = (
     "SELECT pg_backend_pid(), current_setting('server_version_num')::int, current_setting('server_version'), "
@@ -59,31 +61,31 @@ _SELECT_SERVER_INFO = (
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """One of ours; each statement is a transaction of its own, unless ``BEGIN`` says otherwise."""
+    """A connection of the store, in autocommit mode."""
 
     display_url: str = ""
     """Its URL without secrets."""
     url: str = ""
     """Its URL, with secrets."""
     pooled_settings_sql: str = ""
-    """What ``settings_sql`` is behind a pooler."""
+    """The value of ``settings_sql`` behind a pooler."""
     is_pooler_detected: bool = False
-    """Whether a pooler has shown itself when the connection was made."""
+    """Whether connecting showed that there is a pooler."""
     clock_sample: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """The server's clock, and when it was asked for and told: see ``clocks.DatabaseClock.note``."""
+    """The arguments of ``clocks.DatabaseClock.sync``, from when the connection was made."""
 
     @property
     def is_pooled(self) -> bool:
-        """Whether a pooler stands between, so that no session is ours."""
+        """Whether the connection goes through a pooler, so that its sessions are shared."""
         return self.is_pooler_detected or has_shared_sessions(self.url)
 
     @property
     def settings_sql(self) -> str:
-        """The first statement of every transaction, if ``is_pooled``; else nothing."""
+        """The first statement of every transaction if ``is_pooled``; otherwise empty."""
         return self.pooled_settings_sql if self.is_pooled else ""
 
     def treat_as_pooled(self) -> None:
-        """Rely on nothing in a session from now on, because other clients use it as well."""
+        """Rely on nothing in a session from now on, because other clients share it."""
         _shared_session_urls.add(self.url)
 
 
@@ -91,7 +93,7 @@ _shared_session_urls: set[str] = set()
 
 
 def has_shared_sessions(url: str) -> bool:
-    """Whether this process has found out that connections with this URL share their sessions with other clients."""
+    """Whether this process has found that connections with this URL share their sessions with other clients."""
     return url in _shared_session_urls
 
 
@@ -105,33 +107,39 @@ def connect(
 ) -> Connection:
     """A connection, ready for use. Blocking.
 
-    A server that cannot be written is refused. A connection that is not ``durable`` does not wait for the disk: it is
-    for what may be lost with the server, such as lease renewals.
+    Raises for a read-only server. A connection that is not ``durable`` does not wait for the disk: it is for writes
+    that may be lost with the server, such as lease renewals.
     """
-    shown = redact_url(url)
+    display_url = redact_url(url)
     conninfo, _ = split_url(url)
     parameters = _make_parameters(conninfo, url, application_name)
     try:
         connection = Connection.connect(**parameters, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
-        raise to_store_error(error, shown) from error
-    try:
+        raise to_store_error(error, display_url) from error
+    with close_on_error(connection, display_url):
         adapters.register_adapters(connection)
-        connection.display_url, connection.url = shown, url
+        connection.display_url, connection.url = display_url, url
         _set_up(connection, _make_settings(durable, idle_timeout_s, lock_timeout_s))
-    except psycopg.Error as error:
-        connection.close()
-        raise to_store_error(error, shown) from error
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
-def connect_for_step(url: str) -> psycopg.Connection[Any]:
-    """A connection as users know them: psycopg's own adapters, and the settings of their role. Blocking.
+@contextmanager
+def close_on_error(connection: psycopg.Connection[Any], display_url: str) -> Generator[None]:
+    """Close a connection if setting it up fails. Raises store errors for psycopg's."""
+    try:
+        yield
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, psycopg.Error):
+            raise to_store_error(error, display_url) from error
+        raise
 
-    For transactional steps. Between two statements of ours, nothing is in a transaction.
+
+def connect_for_step(url: str) -> psycopg.Connection[Any]:
+    """An ordinary connection: psycopg's own adapters, and the settings of its role. Blocking.
+
+    For transactional steps. It is in autocommit mode.
     """
     conninfo, _ = split_url(url)
     parameters = _make_parameters(conninfo, url, "holdfast step")
@@ -142,7 +150,7 @@ def connect_for_step(url: str) -> psycopg.Connection[Any]:
 
 
 def split_url(url: str) -> tuple[str, str | None]:
-    """The URL that libpq gets, and the namespace in it. Raises ``UsageError`` for what is no such URL."""
+    """The URL for libpq, and the namespace. Raises ``UsageError`` for an invalid URL."""
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _SCHEMES:
         raise UsageError(
@@ -153,31 +161,31 @@ def split_url(url: str) -> tuple[str, str | None]:
 
 
 def _make_parameters(conninfo: str, url: str, application_name: str) -> dict[str, Any]:
-    """What the URL says, and what it leaves to us."""
+    """The parameters in the URL, and defaults for those that it leaves out."""
     password = find_password(url)
-    is_doubtful = re.search("[@/?]", password) is not None  # then libpq may take parts of it for something else
+    is_ambiguous = re.search("[@/?]", password) is not None  # then libpq may parse parts of it as something else
     try:
-        if is_doubtful and "@" in url.partition("?")[0]:
+        if is_ambiguous and "@" in url.partition("?")[0]:
             raise psycopg.ProgrammingError
         given = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError as error:
-        said = "" if is_doubtful else f": {_redact(str(error).strip(), url)}"
+        text = "" if is_ambiguous else f": {_redact(str(error).strip(), url)}"
         raise UsageError(
-            f"{redact_url(url)!r} is not a URL that PostgreSQL understands{said}. Special characters in a password are "
+            f"{redact_url(url)!r} is not a URL that PostgreSQL understands{text}. Special characters in a password are "
             f"written as %40 (@), %2F (/), %3A (:), %3F (?), %23 (#), %25 (%)."
         ) from None
-    usual: dict[str, Any] = {
+    defaults = {
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "application_name": application_name,
         **_KEEPALIVE_OPTIONS,
     }
     if "," in str(given.get("host", "")) + str(given.get("hostaddr", "")):
-        usual["target_session_attrs"] = "read-write"  # of several servers, the one that is not a standby
-    return {**usual, **given, "client_encoding": "UTF8"}
+        defaults["target_session_attrs"] = "read-write"  # choose the server that is not a standby
+    return {**defaults, **given, "client_encoding": "UTF8"}
 
 
 def _redact(text: str, url: str) -> str:
-    """What libpq says of a URL, which it likes to quote, without what ``redact_url`` hides."""
+    """An error message of libpq, which may quote the URL, without the secrets that ``redact_url`` hides."""
     for secret in find_secrets(url):
         text = text.replace(secret, REDACTED)
     return text
@@ -197,32 +205,31 @@ def _make_settings(durable: bool, idle_timeout_s: float, lock_timeout_s: float) 
 
 
 def _set_up(connection: Connection, settings: dict[str, str]) -> None:
-    asked = monotonic()
+    sent_at = monotonic()
     row = connection.execute(_SELECT_SERVER_INFO).fetchone()
     assert row is not None
     pid, number, version, encoding, synchronous, is_standby, is_read_only, clock = row
-    connection.clock_sample = (clock, asked, monotonic())
-    shown = connection.display_url
+    connection.clock_sample = (clock, sent_at, monotonic())
+    display_url = connection.display_url
     if number < MIN_SERVER_VERSION * 10_000:
         raise StoreSchemaError(
-            f"{shown} is a server of PostgreSQL {version}, and Holdfast needs version {MIN_SERVER_VERSION} or later. "
-            "Upgrade the "
-            f"server, or point HOLDFAST_URL at another one."
+            f"{display_url} is a server of PostgreSQL {version}, and Holdfast needs version {MIN_SERVER_VERSION} or "
+            f"later. Upgrade the server, or point HOLDFAST_URL at another one."
         )
     if encoding != "UTF8":
         raise StoreSchemaError(
-            f"{shown} keeps its texts in the encoding {encoding}, which not every text fits into. Make a database for "
-            f"Holdfast that uses UTF-8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+            f"{display_url} keeps its texts in the encoding {encoding}, which not every text fits into. Make a "
+            f"database for Holdfast that uses UTF-8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
         )
     if is_standby or is_read_only:
-        why = (
+        reason = (
             "is a standby, which only follows another server. Point HOLDFAST_URL at the primary, or name all of them "
             "(postgresql://one,two/database): the one that can be written is found by itself"
             if is_standby
             else "lets this user only read (default_transaction_read_only is on). ALTER ROLE … RESET "
             "default_transaction_read_only, or use another user"
         )
-        raise StoreReadOnly(f"{shown} {why}.")
+        raise StoreReadOnly(f"{display_url} {reason}.")
     if synchronous == "off":
         settings.setdefault("synchronous_commit", "on")  # else a commit could be lost after it was reported
     # In a shared session, the setting of a connection that is not durable may be found by one that is.

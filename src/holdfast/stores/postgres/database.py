@@ -1,23 +1,24 @@
-"""A PostgreSQL connection, as the code that all SQL stores share uses it: in as few round trips as possible.
+"""A PostgreSQL connection for the code that all SQL stores share, with as few round trips as possible.
 
-Nothing is sent before an answer is needed. Then everything that has gathered goes out at once (see ``pipeline``): what
-is to be written, the query itself, and everything that was prefetched. All answers come back together.
+Nothing is sent before an answer is needed. Then everything pending goes out at once (see ``pipeline``): writes, the
+query itself, and prefetches. All answers come back together.
 
-Records alone take one trip: one statement (``APPEND_ONE`` or ``APPEND_FENCED``) locks the rows of their runs ``FOR
-SHARE`` while it compares epochs. Any other batch usually takes two: ``BEGIN``, the fences, and what was prefetched;
-then all changes and ``COMMIT``. If a statement fails, the server skips the rest, up to the ``COMMIT``, and the
-transaction can only be rolled back.
+A batch of records alone takes one round trip: one statement (``APPEND_ONE`` or ``APPEND_FENCED``) locks the rows of
+their runs ``FOR SHARE`` while it compares epochs. Any other batch usually takes two: ``BEGIN``, the fences, and what
+was prefetched; then all changes and ``COMMIT``. If a statement fails, the server skips the rest, up to the ``COMMIT``,
+and the transaction can only be rolled back.
 
 Locks are taken in one order: runs by their keys, then sessions, accounts by their keys, and turns, so that two batches
-rarely wait for each other in a circle. New keys are taken after them, or those of a session would not rise. Then comes
-what is prefetched, even if the prefetch was requested earlier.
+rarely deadlock. New keys are allocated after the locks, otherwise the keys of a session would not rise. Then come the
+prefetches, even if they were requested earlier.
 
-A row that exists although it did not when the transaction looked is a ``WriteConflict``: PostgreSQL waits for the other
-transaction to commit, and then refuses the second. A transaction that begins again finds the row.
+A new row that another transaction has inserted meanwhile is a ``WriteConflict``: PostgreSQL waits for the other
+transaction to commit, and then refuses this one. A transaction that starts over finds the row.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -37,12 +38,12 @@ from holdfast.stores.sql.claims import MAX_PROMOTED_TIMERS
 from holdfast.stores.sql.database import Database, Row, Values, WriteConflict
 
 _CLAIM_LOOKAHEAD_FACTOR = 4
-"""A claim looks at so many times as many runs as it wants: others may be taking the first ones just now."""
+"""How many runs a claim reads for each run that it wants: other claims may be taking the first ones."""
 _MIN_CLAIM_LOOKAHEAD = 100
 MAX_PLAN_AGE_S = 30.0
-"""Seconds after which plans are made anew: a table may have grown a thousandfold, and statistics come late."""
+"""Seconds after which plans are discarded: a table may have grown a thousandfold, and statistics lag behind."""
 _MAX_REPREPARE_ATTEMPTS = 2
-"""A name that is not known is prepared again, and one that is known then shows that nothing can be prepared."""
+"""An unknown statement is prepared again. If its name exists then, the session is shared, and nothing is prepared."""
 
 _BEGIN = BoundStatement("BEGIN")
 _BEGIN_READING = BoundStatement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -56,28 +57,29 @@ _get_statements = cache(PgStatements)
 class PgDatabase(Database):
     """One connection."""
 
-    sql: PgStatements  # pyright: ignore[reportIncompatibleVariableOverride] - nobody sets another one
+    sql: PgStatements  # pyright: ignore[reportIncompatibleVariableOverride] - never reassigned
 
     def __init__(self, connection: Connection, schema: str) -> None:
         self.connection = connection
         self.sql = _get_statements(schema)  # pyright: ignore[reportIncompatibleVariableOverride]
         self._is_in_transaction = False
-        """A transaction has begun, if only here."""
+        """A transaction has begun, even if ``BEGIN`` is still pending."""
         self._pending_writes: list[BoundStatement] = []
-        """What is to be carried out, and to return nothing."""
+        """Statements whose results do not matter."""
         self._preamble_count = 0
-        """How many statements at the beginning of a transaction's queue do nothing by themselves."""
+        """How many of the pending statements only set up the transaction."""
         self._pending_locks: list[tuple[BoundStatement, Callable[[list[Row]], None] | None]] = []
-        """What is to be locked behind the fences, and what to do with what comes back."""
+        """Statements that lock rows after the fences, and what to call with the rows that they return."""
         self._prefetched_keys: list[int] = []
-        """New ones that were foreseen."""
+        """Newly allocated run keys."""
         self._pending_lookups: dict[str, dict[Row, None]] = {}
         self._lookup_cache: dict[str, dict[Row, list[Row]]] = {}
-        self._memory_totals = memories.TotalsDelta()
+        self._memory_totals = (0, 0)
+        """How many memories and words the transaction adds."""
         self._pipeline = Pipeline(connection)
         self._planned_at = time.monotonic()
         self.lock_timeout_s: float | None = None
-        """How many seconds a transaction waits for a row that others have locked, if not as long as usual."""
+        """Seconds that a transaction waits for a locked row, instead of the connection's usual limit."""
 
     # Transactions
 
@@ -99,7 +101,7 @@ class PgDatabase(Database):
         self._preamble_count = len(self._pending_writes)
 
     def _discard_old_plans(self) -> None:
-        """Let the server make its plans anew, now and then; behind a pooler it keeps none."""
+        """Make the server plan anew from time to time; behind a pooler it keeps no plans."""
         if self._has_old_plans():
             self._pipeline.run([_DISCARD_PLANS])
             self._planned_at = time.monotonic()
@@ -110,8 +112,9 @@ class PgDatabase(Database):
     def commit(self) -> None:
         self._pending_lookups.clear()
         self._pending_locks.clear()
-        if self._memory_totals:
-            self._pending_writes.append(BoundStatement(self.sql.ADD_MEMORY_TOTALS, self._memory_totals.to_row()))
+        if self._memory_totals != (0, 0):
+            slot = os.getpid() % memories.TOTALS_SLOT_COUNT
+            self._pending_writes.append(BoundStatement(self.sql.ADD_MEMORY_TOTALS, (slot, *self._memory_totals)))
         if (
             self.connection.pgconn.transaction_status != TransactionStatus.IDLE
             or len(self._pending_writes) > self._preamble_count
@@ -131,7 +134,7 @@ class PgDatabase(Database):
         self._prefetched_keys.clear()
         self._pending_lookups.clear()
         self._lookup_cache.clear()
-        self._memory_totals = memories.TotalsDelta()
+        self._memory_totals = (0, 0)
 
     # Statements
 
@@ -144,63 +147,59 @@ class PgDatabase(Database):
 
     def write(self, statement: str, rows: Sequence[Row]) -> None:
         if isinstance(statement, BulkStatement):
-            self._pending_writes.append(BoundStatement(statement, _rows_to_columns(statement, rows)))
+            self._pending_writes.append(_bind_rows(statement, rows))
         else:
             self._pending_writes.extend(BoundStatement(statement, row) for row in rows)
         if not self._is_in_transaction:
             self._run_in_own_transaction()
 
     def lookup(self, statement: str, *parameters: Any) -> list[Row]:
-        known = self._lookup_cache.get(statement)
-        found = None if known is None else known.get(parameters)
+        cached = self._lookup_cache.get(statement)
+        found = None if cached is None else cached.get(parameters)
         if found is None:
             self.prefetch({statement: [parameters]})
             self._flush() if self._is_in_transaction else self._run_in_own_transaction()
             found = self._lookup_cache[statement][parameters]
         if not self._is_in_transaction:
-            del self._lookup_cache[statement][parameters]  # the next one may find another answer
+            del self._lookup_cache[statement][parameters]  # the next lookup may find another answer
         return found
 
     def prefetch(self, lookups: Mapping[str, Collection[Row]]) -> None:
-        for statement, asked in lookups.items():
-            known = self._lookup_cache.get(statement, {}) if self._is_in_transaction else {}
-            if new := [question for question in asked if question not in known]:
+        for statement, keys in lookups.items():
+            cached = self._lookup_cache.get(statement, {}) if self._is_in_transaction else {}
+            if new := [key for key in keys if key not in cached]:
                 self._pending_lookups.setdefault(statement, {}).update(dict.fromkeys(new))
 
     def discard_prefetched(self, statement: str, *parameters: Any) -> None:
-        known = self._lookup_cache.get(statement)
-        if known is None:
-            return
+        cached = self._lookup_cache.get(statement, {})
         if parameters:
-            known.pop(parameters, None)
+            cached.pop(parameters, None)
         else:
-            known.clear()
+            cached.clear()
 
     def to_list_parameter(self, values: Iterable[Any]) -> IntArray | TextArray:
-        found = list(values)
-        return IntArray(found) if found and isinstance(found[0], int) else TextArray(found)
+        items = list(values)
+        return IntArray(items) if items and isinstance(items[0], int) else TextArray(items)
 
     # Round trips
 
     def _run_single(self, statement: str, values: Values) -> Result:
-        sent = BoundStatement(
-            statement,
-            _rows_to_columns(statement, [cast(Row, values)]) if isinstance(statement, BulkStatement) else values,
-        )
-        return self._flush(last=sent) if self._is_in_transaction else self._run_in_own_transaction(sent)
+        is_bulk = isinstance(statement, BulkStatement)
+        last = _bind_rows(statement, [cast(Row, values)]) if is_bulk else BoundStatement(statement, values)
+        return self._flush(last=last) if self._is_in_transaction else self._run_in_own_transaction(last)
 
-    def _run_in_own_transaction(self, sent: BoundStatement | None = None) -> Result:
-        """A transaction of its own, for all that waits and for this."""
+    def _run_in_own_transaction(self, last: BoundStatement | None = None) -> Result:
+        """Run everything that is pending, and ``last``, in a transaction of its own."""
         self._discard_old_plans()
-        queue, foreseen = list(self._pending_writes), dict(self._pending_lookups)
+        writes, lookups = list(self._pending_writes), dict(self._pending_lookups)
         for _ in range(_MAX_REPREPARE_ATTEMPTS):
             try:
-                return self._try_own_transaction(sent)
+                return self._try_own_transaction(last)
             except StalePreparedStatements:
-                self._pending_writes, self._pending_lookups = list(queue), dict(foreseen)
-        return self._try_own_transaction(sent)
+                self._pending_writes, self._pending_lookups = list(writes), dict(lookups)
+        return self._try_own_transaction(last)
 
-    def _try_own_transaction(self, sent: BoundStatement | None) -> Result:
+    def _try_own_transaction(self, last: BoundStatement | None) -> Result:
         settings = self.connection.settings_sql
         if settings:
             self._pending_writes[:0] = [_BEGIN, BoundStatement(settings)]
@@ -208,7 +207,7 @@ class PgDatabase(Database):
             self._pending_writes.insert(0, _BEGIN)
         commit = bool(self._pending_writes)
         try:
-            return self._flush(last=sent, commit=commit)
+            return self._flush(last=last, commit=commit)
         except BaseException:
             if commit:
                 self.roll_back()
@@ -217,26 +216,22 @@ class PgDatabase(Database):
     def _flush(
         self, first: BoundStatement | None = None, last: BoundStatement | None = None, commit: bool = False
     ) -> Result:
-        """Send everything, and return what came of the one that was given, or of the last one."""
+        """Send everything that is pending. Returns the result of ``first`` or ``last``, if given."""
         sent, self._pending_writes = self._pending_writes, []
         at = len(sent)
         if first is not None:
             sent.append(first)
-        noted = [(number, note) for number, (_, note) in enumerate(self._pending_locks, len(sent)) if note is not None]
+        callbacks = [(number, on_rows) for number, (_, on_rows) in enumerate(self._pending_locks, len(sent)) if on_rows]
         sent += [lock for lock, _ in self._pending_locks]
         self._pending_locks = []
-        answers: list[tuple[str, list[Row], int]] = []
-        for statement, questions in self._pending_lookups.items():
-            for asked in (
-                [list(questions)] if isinstance(statement, BulkStatement) else [[question] for question in questions]
-            ):
-                answers.append((statement, asked, len(sent)))
-                sent.append(
-                    BoundStatement(
-                        statement,
-                        _rows_to_columns(statement, asked) if isinstance(statement, BulkStatement) else asked[0],
-                    )
-                )
+        lookups: list[tuple[str, list[Row], int]] = []
+        for statement, keys in self._pending_lookups.items():
+            if isinstance(statement, BulkStatement):
+                lookups.append((statement, list(keys), len(sent)))
+                sent.append(_bind_rows(statement, list(keys)))
+            else:
+                lookups += [(statement, [key], number) for number, key in enumerate(keys, len(sent))]
+                sent += [BoundStatement(statement, key) for key in keys]
         self._pending_lookups = {}
         if last is not None:
             at = len(sent)
@@ -247,26 +242,26 @@ class PgDatabase(Database):
             results = self._pipeline.run(sent)
         except UniqueViolation as error:
             raise WriteConflict(str(error)) from error
-        for number, note in noted:
-            note(results[number].load_rows())
-        for statement, asked, number in answers:
-            self._cache_answers(statement, asked, results[number].load_rows())
+        for number, on_rows in callbacks:
+            on_rows(results[number].load_rows())
+        for statement, keys, number in lookups:
+            self._cache_lookups(statement, keys, results[number].load_rows())
         return results[min(at, len(results) - 1)]
 
-    def _cache_answers(self, statement: str, asked: Sequence[Row], rows: list[Row]) -> None:
-        known = self._lookup_cache.setdefault(statement, {})
+    def _cache_lookups(self, statement: str, keys: Sequence[Row], rows: list[Row]) -> None:
+        cached = self._lookup_cache.setdefault(statement, {})
         if not isinstance(statement, BulkLookup):
-            known[asked[0]] = rows
+            cached[keys[0]] = rows
             return
-        for question in asked:
-            known[question] = []
+        for key in keys:
+            cached[key] = []
         for number, *row in rows:
-            known[asked[cast(int, number) - 1]].append(tuple(row))
+            cached[keys[cast(int, number) - 1]].append(tuple(row))
 
     def _cache_accounts(self, rows: list[Row]) -> None:
-        known = self._lookup_cache.setdefault(self.sql.ACCOUNT, {})
+        cached = self._lookup_cache.setdefault(self.sql.ACCOUNT, {})
         for row in rows:
-            known.setdefault((row[0],), [row[1:]])
+            cached.setdefault((row[0],), [row[1:]])
 
     # Runs
 
@@ -283,17 +278,17 @@ class PgDatabase(Database):
             return False
 
     def append_nonblocking(self, rows: Sequence[Row]) -> SocketGenerator[bool] | None:
-        """``append_fenced`` for whoever waits for the socket himself; ``None``: there is more to do than that."""
+        """``append_fenced`` for a caller that waits for the socket; ``None``: this takes more than one round trip."""
         if self.connection.is_pooled or self._has_old_plans():
             return None
         return self._run_append(self._make_append(rows), len(rows))
 
-    def _run_append(self, sent: BoundStatement, count: int) -> SocketGenerator[bool]:
+    def _run_append(self, append: BoundStatement, row_count: int) -> SocketGenerator[bool]:
         try:
-            [result] = yield from self._pipeline.run_nonblocking([sent])
+            [result] = yield from self._pipeline.run_nonblocking([append])
         except (UniqueViolation, StalePreparedStatements):
             return False
-        return result.row_count == count
+        return result.row_count == row_count
 
     def _make_append(self, rows: Sequence[Row]) -> BoundStatement:
         if len(rows) == 1:
@@ -301,8 +296,9 @@ class PgDatabase(Database):
             return BoundStatement(self.sql.APPEND_ONE, (*row, row[0], row[9]))
         held = {(row[0], row[9]): None for row in rows}
         runs, epochs = IntArray(run for run, _ in held), IntArray(epoch for _, epoch in held)
+        append = cast(BulkStatement, self.sql.APPEND_RECORD)
         return BoundStatement(
-            self.sql.APPEND_FENCED, (runs, epochs, *_rows_to_columns(self.sql.APPEND_RECORD, rows), len(held))
+            self.sql.APPEND_FENCED, (runs, epochs, *_rows_to_columns(append.array_types, rows), len(held))
         )
 
     def prefetch_keys(self, count: int) -> None:
@@ -320,7 +316,7 @@ class PgDatabase(Database):
     def to_served_parameters(self, workflows: Sequence[tuple[str, str]]) -> dict[str, Any]:
         return {
             "workflows": TextArray(name for name, _ in workflows),
-            "versions": TextArray(one for _, one in workflows),
+            "versions": TextArray(version for _, version in workflows),
         }
 
     def lock_due_runs(
@@ -339,32 +335,31 @@ class PgDatabase(Database):
         self._pending_locks.append((BoundStatement(self.sql.LOCK_SESSIONS, (self.sql.schema, workflows, names)), None))
 
     def lock_turns(self, turn_keys: Collection[tuple[str, int, str]]) -> None:
-        wanted = [place for place in turn_keys if place not in self._lookup_cache.get(self.sql.KEY_TURN, {})]
-        values = (
-            TextArray(place[0] for place in wanted),
-            IntArray(place[1] for place in wanted),
-            TextArray(place[2] for place in wanted),
-        )
+        new = [turn_key for turn_key in turn_keys if turn_key not in self._lookup_cache.get(self.sql.KEY_TURN, {})]
+        if not new:
+            return
+        queues, priorities, keys = zip(*new, strict=True)
 
-        def note(rows: list[Row]) -> None:
-            known = self._lookup_cache.setdefault(self.sql.KEY_TURN, {})
-            known.update({place: [] for place in wanted})
-            known.update({(queue, priority, key): [(turn,)] for queue, priority, key, turn in rows})
+        def cache_turns(rows: list[Row]) -> None:
+            cached = self._lookup_cache.setdefault(self.sql.KEY_TURN, {})
+            cached.update({turn_key: [] for turn_key in new})
+            cached.update({(queue, priority, key): [(turn,)] for queue, priority, key, turn in rows})
 
-        if wanted:
-            self._pending_locks.append((BoundStatement(self.sql.LOCK_TURNS, values), note))
+        values = (TextArray(queues), IntArray(priorities), TextArray(keys))
+        self._pending_locks.append((BoundStatement(self.sql.LOCK_TURNS, values), cache_turns))
 
     def lock_accounts(self, keys: Collection[int]) -> None:
-        known = self._lookup_cache.get(self.sql.ACCOUNT, {})
-        wanted = IntArray(key for key in keys if (key,) not in known)
-        if wanted:
-            self._pending_locks.append((BoundStatement(self.sql.CREATE_ACCOUNTS, (wanted,)), None))
-            self._pending_locks.append((BoundStatement(self.sql.LOCK_ACCOUNTS, (wanted,)), self._cache_accounts))
+        cached = self._lookup_cache.get(self.sql.ACCOUNT, {})
+        new = IntArray(key for key in keys if (key,) not in cached)
+        if new:
+            self._pending_locks.append((BoundStatement(self.sql.CREATE_ACCOUNTS, (new,)), None))
+            self._pending_locks.append((BoundStatement(self.sql.LOCK_ACCOUNTS, (new,)), self._cache_accounts))
 
     # Memories
 
     def change_memory(self, change: MemoryChange) -> None:
-        self._memory_totals += memories.apply_change(self, change)
+        (count, size), (new_count, new_size) = self._memory_totals, memories.apply_change(self, change)
+        self._memory_totals = (count + new_count, size + new_size)
 
     def search_memories(self, namespace: str, words: Sequence[str], limit: int) -> list[Memory]:
         return memories.search(self, namespace, words, limit)
@@ -377,7 +372,10 @@ class PgDatabase(Database):
         return condition, [pattern] * condition.count("%s")
 
 
-def _rows_to_columns(statement: BulkStatement | str, rows: Sequence[Row]) -> list[list[Any]]:
-    """Rows as columns."""
-    assert isinstance(statement, BulkStatement)
-    return [made(column) for made, column in zip(statement.array_types, zip(*rows, strict=True), strict=True)]
+def _bind_rows(statement: BulkStatement, rows: Sequence[Row]) -> BoundStatement:
+    return BoundStatement(statement, _rows_to_columns(statement.array_types, rows))
+
+
+def _rows_to_columns(array_types: Sequence[type[list[Any]]], rows: Sequence[Row]) -> list[list[Any]]:
+    columns = zip(*rows, strict=True)
+    return [array_type(column) for array_type, column in zip(array_types, columns, strict=True)]

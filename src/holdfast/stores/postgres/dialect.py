@@ -1,21 +1,20 @@
 """How PostgreSQL writes the statements of ``stores.sql.statements``.
 
-Changes and lookups come in numbers: a thousand runs that end, a hundred records that may be there. Statements that are
-``BulkStatement`` take all of them at once, as one array for each value, so that the text never depends on the data, and
-one round trip does for any number.
+Changes and lookups come in bulk: a thousand runs that end, a hundred records to look up. A ``BulkStatement`` takes all
+of them at once, as one array for each value. So its text never depends on the data, and one round trip is enough for
+any number.
 
-**Plans.** Every statement is made so that each of its steps is one descent of an index, whatever the planner believes:
-it is not asked to guess how long an array is. Where rows are read, the array drives a ``LATERAL`` query that is kept
-apart by ``OFFSET 0``. Rows that are to be changed are found in the same way, and then changed where they stand
-(``ctid``): a join of the table itself could be turned round. ``EXISTS`` beside ``OR`` could be answered by reading all
-that there is, and a single row that is not NULL cannot. ``PLANNER_SETTINGS`` rules out the rest. Plans are kept, and
-one that was made while a table was empty may be a bad one when it has grown, so now and then they are made anew (see
-``database``).
+**Plans.** Each step of every statement is one descent of an index, whatever the planner believes: it does not have to
+guess the length of an array. For reads, the array drives a ``LATERAL`` query that ``OFFSET 0`` keeps separate. Rows to
+change are found in the same way, and then changed by their physical address (``ctid``): the planner could reverse a
+join with the table itself. It could answer ``EXISTS`` next to ``OR`` by reading the whole table, but not a subquery for
+a single row that ``IS NOT NULL``. ``PLANNER_SETTINGS`` rules out the rest. The server keeps plans, and a plan made
+while a table was empty may be bad once it has grown, so they are discarded now and then (see ``database``).
 
-**Locks.** In ``READ COMMITTED`` a statement sees what was committed before it began. One that waits for a row looks at
-that row again afterwards, but at nothing else. So rows are locked by statements that decide nothing, in the order of
-their keys, and whatever is to be decided is read by those that follow. Whatever is changed belongs to a run that is
-locked: so it stays where it stands until it is changed.
+**Locks.** In ``READ COMMITTED`` a statement sees what was committed before it began. A statement that waits for a row
+reads that row again afterwards, but nothing else. So rows are locked by statements that decide nothing, in the order of
+their keys, and later statements read what the decisions need. Every changed row belongs to a locked run, so its
+``ctid`` stays valid until the change.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PLANNER_SETTINGS: Final[Mapping[str, str]] = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
 }
-"""Settings of every connection that keeps plans. One that plans each statement anew does as well without them."""
+"""Settings of every connection that keeps plans. A connection that plans each statement anew does not need them."""
 
 _COLUMN_TYPES: Final[Mapping[str, tuple[str, type[list[Any]]]]] = {
     "i": ("bigint", IntArray),
@@ -51,27 +50,23 @@ _REFERENCE_PATTERN = re.compile(r"\breference\((\w+)\)")
 
 
 class BulkStatement(str):
-    """A statement that takes a column for each value."""
+    """A statement that takes an array for each value."""
 
     array_types: tuple[type[list[Any]], ...]
 
     def __new__(cls, text: str, array_types: tuple[type[list[Any]], ...]) -> Self:
-        """Its text, and what each column is made of."""
-        made = str.__new__(cls, text)
-        made.array_types = array_types
-        return made
-
-
-class BulkWrite(BulkStatement):
-    """One change for each row."""
+        """``array_types``: the type of each array."""
+        statement = str.__new__(cls, text)
+        statement.array_types = array_types
+        return statement
 
 
 class BulkLookup(BulkStatement):
-    """One question for each row; the first column of the answers is the number of their question, from 1."""
+    """One lookup for each row of values. The first column of a result is the number of its lookup, from 1."""
 
 
 class PostgresDialect(Dialect):
-    """PostgreSQL. The tables are in one schema."""
+    """PostgreSQL, with all tables in one schema."""
 
     name = "postgres"
 
@@ -79,30 +74,25 @@ class PostgresDialect(Dialect):
         self._schema = quoted_schema.replace("%", "%%")
 
     def query(self, values: tuple[Value, ...], text: str) -> str:
-        """One statement for one row of values."""
-        order = [value.name for value in values]
+        declared = [value.name for value in values]
         used = [found[1] for found in _VALUE_PATTERN.finditer(text)]
-        assert used == order, f"values in another order than declared, or twice: {text}"
+        assert used == declared, f"values in another order than declared, or twice: {text}"
         marks = {value.name: f"%s::{_get_sql_type(value)}" for value in values}
         return _VALUE_PATTERN.sub(lambda found: marks[found[1]], self._render(text))
 
     def query_by_name(self, values: tuple[Value, ...], text: str) -> str:
-        """One statement with a mapping of values."""
         marks = {value.name: f"%({value.name})s::{_get_sql_type(value)}" for value in values}
         return _VALUE_PATTERN.sub(lambda found: marks[found[1]], self._render(text))
 
     def lookup(self, values: tuple[Value, ...], text: str, lock: str) -> str:
-        """An array for each value drives the question."""
         lock = f" {lock}" if lock else ""
-        asked = f"SELECT q.n, a.* FROM @rows CROSS JOIN LATERAL ({text} OFFSET 0{lock}) a"
-        return BulkLookup(self._render_bulk(values, asked), _get_array_types(values))
+        query = f"SELECT q.n, a.* FROM @rows CROSS JOIN LATERAL ({text} OFFSET 0{lock}) a"
+        return BulkLookup(self._render_bulk(values, query), _get_array_types(values))
 
     def write(self, values: tuple[Value, ...], text: str) -> str:
-        """An array for each value."""
-        return BulkWrite(self._render_bulk(values, text), _get_array_types(values))
+        return BulkStatement(self._render_bulk(values, text), _get_array_types(values))
 
     def update(self, values: tuple[Value, ...], assignments: str, condition: str) -> str:
-        """The runs have been locked before."""
         return self.write(
             values,
             f"UPDATE @runs SET {assignments} FROM (SELECT q.*, r.ctid AS place FROM @rows CROSS JOIN LATERAL "
@@ -110,7 +100,6 @@ class PostgresDialect(Dialect):
         )
 
     def insert(self, table: str, values: tuple[Value, ...], conflict: str, order: str) -> str:
-        """New rows, in order."""
         names = [value.name for value in values]
         chosen = ", ".join(f"q.{name}" for name in names)
         sorted_by = f" ORDER BY q.{order}" if order else ""
@@ -119,7 +108,6 @@ class PostgresDialect(Dialect):
         )
 
     def insert_selected(self, table: str, columns: str, values: tuple[Value, ...], select: str, key: str) -> str:
-        """The query is asked for each row."""
         conflict = replace_on_conflict(columns.split(", "), key) if key else ""
         return self.write(
             values,
@@ -128,7 +116,7 @@ class PostgresDialect(Dialect):
         )
 
     def upsert(self, table: str, values: tuple[Value, ...], key: str) -> str:
-        """One statement cannot change a row twice, so it is told the last one of each key."""
+        # One statement cannot change a row twice, so only the last row of each key remains.
         names = [value.name for value in values]
         keys = ", ".join(f"q.{name}" for name in key.split(", "))
         chosen = ", ".join(f"q.{name}" for name in names)
@@ -139,7 +127,6 @@ class PostgresDialect(Dialect):
         )
 
     def delete(self, table: str, values: tuple[Value, ...], condition: str) -> str:
-        """Rows of runs that have been locked before."""
         return self.write(
             values,
             f"DELETE FROM @{table} WHERE ctid = ANY(ARRAY(SELECT t.ctid FROM @rows CROSS JOIN LATERAL "
@@ -149,11 +136,11 @@ class PostgresDialect(Dialect):
     def _render_bulk(self, values: tuple[Value, ...], text: str) -> str:
         arrays = ", ".join(f"%s::{_COLUMN_TYPES[value.kind][0]}[]" for value in values)
         rows = f"unnest({arrays}) WITH ORDINALITY AS q ({', '.join(value.name for value in values)}, n)"
-        placed = self._render(text.replace("@rows", "\0"))
-        return _VALUE_PATTERN.sub(r"q.\1", placed).replace("\0", rows)
+        rendered = self._render(text.replace("@rows", "\0"))
+        return _VALUE_PATTERN.sub(r"q.\1", rendered).replace("\0", rows)
 
     def _render(self, text: str) -> str:
-        """The text with everything but its values."""
+        """Everything but the values, rendered."""
         text = text.replace("%", "%%")
         text = _JOIN_PATTERN.sub(r"CROSS JOIN LATERAL (SELECT * FROM \1 \2 WHERE \3 OFFSET 0) \2", text)
         text = _LIST_PATTERN.sub(r"= ANY(\1)", text)

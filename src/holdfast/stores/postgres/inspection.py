@@ -1,6 +1,6 @@
-"""Facts about a PostgreSQL database, for people who look after it. Nothing here changes it.
+"""Facts about a PostgreSQL database, for the people who operate it. Nothing here changes it.
 
-A commit is timed with a message in the server's log of changes that nobody reads: that is as durable as any other
+Commits are timed with a message in the server's write-ahead log that no consumer reads: it is as durable as any other
 commit, and leaves no trace in a table.
 """
 
@@ -61,25 +61,25 @@ class ServerFacts(NamedTuple):
     connection_count: int
     max_connections: int
     can_create: bool
-    """Whether this user may make schemas."""
+    """Whether this user may create schemas."""
 
 
 class TableFacts(NamedTuple):
-    """A table, with all that belongs to it."""
+    """A table with its indexes and large values."""
 
     name: str
     size: int
     live_row_count: int
-    """Rows, as the server guesses."""
+    """The server's estimate."""
     dead_row_count: int
-    """What is left of rows that were changed or deleted."""
+    """Old versions of changed and deleted rows."""
 
 
 @contextmanager
 def open_connection(url: str) -> Generator[Connection]:
-    """A connection that makes and changes nothing; errors are those of a store."""
-    place, _ = split_namespace(url)
-    with connect(place, application_name="holdfast cli") as connection:
+    """A connection that creates and migrates nothing. Its errors are store errors."""
+    libpq_url, _ = split_namespace(url)
+    with connect(libpq_url, application_name="holdfast cli") as connection:
         try:
             yield connection
         except psycopg.Error as error:
@@ -87,15 +87,15 @@ def open_connection(url: str) -> Generator[Connection]:
 
 
 def read_server_facts(connection: Connection) -> ServerFacts:
-    """What there is to know of the server."""
+    """Read the facts about the server."""
     return ServerFacts(*_fetch_rows(connection, _SERVER_QUERY)[0])
 
 
 def measure_clock_offset(connection: Connection) -> float:
     """How far the server's clock is ahead of this machine's, in seconds."""
     before = time.time()
-    theirs = _fetch_rows(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")[0][0]
-    return theirs - (before + time.time()) / 2
+    server_time = _fetch_rows(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")[0][0]
+    return server_time - (before + time.time()) / 2
 
 
 def list_namespaces(connection: Connection) -> list[str]:
@@ -105,40 +105,40 @@ def list_namespaces(connection: Connection) -> list[str]:
 
 
 def fetch_namespaces(url: str) -> list[str]:
-    """The namespaces of the database at ``url``, for whoever has no connection. Blocking."""
+    """The namespaces of the database at ``url``. Blocking."""
     with open_connection(url) as connection:
         return list_namespaces(connection)
 
 
 def find_inaccessible_tables(connection: Connection, schema: str) -> list[str]:
-    """Tables that this user may not read and write as it must."""
+    """Tables that this user may not read and write."""
     return [row[0] for row in _fetch_rows(connection, _MISSING_PRIVILEGES_QUERY, schema)]
 
 
 def read_table_facts(connection: Connection, schema: str) -> list[TableFacts]:
-    """The tables, the largest first."""
+    """The tables, largest first."""
     return [TableFacts(*row) for row in _fetch_rows(connection, _TABLES_QUERY, schema)]
 
 
 def can_receive_notifications(connection: Connection) -> bool:
-    """Whether a notification comes back. The server sends it at the end of the transaction that it is part of."""
+    """Whether a notification comes back. The server sends it at the end of its transaction."""
     channel = f"holdfast_doctor_{secrets.token_hex(4)}"
-    heard: list[psycopg.Notify] = []
-    connection.add_notify_handler(heard.append)
+    received: list[psycopg.Notify] = []
+    connection.add_notify_handler(received.append)
     connection.execute(cast("LiteralString", f"LISTEN {channel}"))
     connection.execute("SELECT pg_notify(%s, '')", (channel,))
     connection.execute(cast("LiteralString", f"UNLISTEN {channel}"))
-    connection.remove_notify_handler(heard.append)
-    return bool(heard)
+    connection.remove_notify_handler(received.append)
+    return bool(received)
 
 
 def measure_commit_times(connection: Connection) -> list[float]:
     """Seconds that each of a few small durable commits took."""
     times: list[float] = []
     for _ in range(_COMMIT_COUNT):
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         connection.execute("SELECT pg_logical_emit_message(true, 'holdfast doctor', repeat('x', 500))")
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - started_at)
     return times
 
 

@@ -1,8 +1,9 @@
-"""Who else is told of a commit: on one channel those who execute runs, on the other those who wait for or follow them.
+"""Which processes are notified of a commit: on one channel those that execute runs, on the other those that follow
+them.
 
-Nobody is told of every record: that a run has made progress matters only while somebody follows runs, which others show
-by a lock (see ``workers``). That there is work to do is told whenever there may be some, and that a place in a limited
-queue is free, as far as it is known here who had one.
+Most records notify no process: progress of a run matters only while some process follows runs, which it shows by a lock
+(see ``workers``). Processes that execute runs are notified whenever there may be work, and when a slot in a limited
+queue becomes free, if this process knows that the run had one.
 """
 
 from __future__ import annotations
@@ -27,32 +28,29 @@ from holdfast.stores.operations import (
 )
 
 _UNFOLLOWED_INTERVAL_S = 0.2
-"""Seconds between two notifications about runs, while nobody seems to follow any."""
+"""Seconds between two notifications about runs while no process seems to follow any."""
 _MAX_LIMITED_RUNS = 100_000
-"""So many runs of limited queues are remembered; of others it is not told that their places are free."""
+"""Maximum number of runs of limited queues to remember. Others free their slots without a notification."""
 
 
 class Notifier:
-    """Tells others what a store has changed.
+    """Notifies other processes of a store's commits.
 
-    Args:
-        schema: whose channels are used.
-        notify: lets those on a channel know, as long as the store is open.
+    ``notify`` sends on a channel while the store is open.
     """
 
     def __init__(self, schema: str, notify: Callable[[str], None]) -> None:
         self.work_channel, self.run_channel = f"{schema}:work", f"{schema}:runs"
-        """The two channels."""
         self.is_followed = False
-        """Whether the progress of runs matters to anybody."""
+        """Whether some process follows runs."""
         self._notify = notify
         self._notified_at = 0.0
         self._delayed_notify: asyncio.TimerHandle | None = None
         self._limited_runs: set[int] = set()
-        """Runs of limited queues that were taken here: others may want their places."""
+        """Keys of runs of limited queues that are held here: others may wait for their slots."""
 
     def notify_commit(self, ops: Sequence[Op], answers: Sequence[OpResult]) -> None:
-        """These operations were answered so."""
+        """Notify others of what these operations may have changed, by their answers."""
         work = runs = False
         for op, answer in zip(ops, answers, strict=True):
             kind = type(op)
@@ -73,25 +71,25 @@ class Notifier:
             self._notify_runs()
 
     def notify_work(self) -> None:
-        """There may be something to do."""
+        """Notify workers that there may be work."""
         self._notify(self.work_channel)
 
     def notify_all(self) -> None:
-        """There may be, and runs may have ended."""
+        """Notify workers that there may be work, and followers that runs may have ended."""
         self._notify(self.work_channel)
         self._notify(self.run_channel)
 
     def track_limited(self, run: Run) -> None:
-        """A run of a limited queue is held through this store.
+        """Remember a run of a limited queue that is held through this store.
 
-        Some are given back through other servers, and never heard of again here.
+        A run that is released through another server stays here, so the number is limited.
         """
         self._limited_runs.add(run.key)
         if len(self._limited_runs) > _MAX_LIMITED_RUNS:
             self._limited_runs.pop()
 
     def _has_freed_slot(self, op: Op, answer: OpResult) -> bool:
-        """Whether a run of a limited queue was held here, and is no more."""
+        """Whether a run of a limited queue was held here until now."""
         if not isinstance(op, FinishRun | ParkRun | ReleaseRun) or op.key not in self._limited_runs:
             return False
         if answer is not OpStatus.REFUSED:
@@ -99,7 +97,7 @@ class Notifier:
         return answer in (OpStatus.DONE, OpStatus.DONE_NOTIFIED)
 
     def _notify_runs(self) -> None:
-        """At once if somebody follows runs; else not too often: somebody may have begun to just now."""
+        """Notify at once if runs are followed, otherwise now and then: a follower may have just started."""
         loop = asyncio.get_running_loop()
         if self.is_followed or loop.time() - self._notified_at >= _UNFOLLOWED_INTERVAL_S:
             self._notified_at = loop.time()

@@ -1,16 +1,16 @@
-"""Round trips: any number of statements there, all of their results back.
+"""Round trips: any number of statements to the server, all their results back.
 
-psycopg's own pipeline sends each statement as soon as it is given, and waits for the socket each time. Here all of them
-are put into libpq's buffer first, and leave in one piece: for a batch of ten statements that takes a third of the time.
-All else is psycopg's: how values are dumped and loaded, how errors are made, and how a thread waits.
+psycopg's own pipeline sends each statement as soon as it gets it, and waits for the socket each time. Here all
+statements go into libpq's buffer first, and leave in one piece: for a batch of ten statements that takes a third of the
+time. Everything else is psycopg's: how values are dumped and loaded, how errors are made, and how a thread waits.
 
-If a statement fails, the server passes over all that follow, and the first error is raised.
+If a statement fails, the server skips all that follow, and the first error is raised.
 
-**Prepared statements** are named after their content. Where a pooler hands one session to several clients without our
-knowledge, a name can therefore mean nothing but the statement that we want, whoever has prepared it. Two errors remain:
-the session does not know a name, because it is another one now or because somebody has thrown its statements away; or
-it knows one that we have not prepared in it, which shows that it is shared. Then nothing is prepared any more.
-``StalePreparedStatements`` is raised for both, and the work can be repeated.
+**Prepared statements** are named after their content. A pooler may hand one session to several clients without this
+process noticing; a name then still means the same statement, whichever client prepared it. Two errors remain. The
+session does not know a name, because it is another session now or because another client has discarded its statements.
+Or it knows a name that this process has not prepared in it, which shows that the session is shared; from then on
+nothing is prepared. Both raise ``StalePreparedStatements``, and the work can be repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SocketGenerator = Generator[Wait, Ready | int, T]
-"""Something that tells what it waits for on its connection's socket, and wants to be told when it is there."""
+"""A generator that yields what it waits for on its connection's socket, and is sent what is ready."""
 
 _PLACEHOLDER = re.compile(r"%%|%(?:\((\w+)\))?s")
 _FAILED_STATUSES = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
@@ -47,14 +47,14 @@ class StalePreparedStatements(WriteConflict):
 
 
 class BoundStatement(NamedTuple):
-    """A statement on its way, and its values."""
+    """A statement and its values."""
 
     statement: str
     values: Values = ()
 
 
 class Result:
-    """What came of a statement."""
+    """The result of a statement."""
 
     __slots__ = ("_result", "_transformer")
 
@@ -63,7 +63,7 @@ class Result:
         self._transformer = transformer
 
     def load_rows(self) -> list[Row]:
-        """Those that it returned."""
+        """The rows that the statement returned."""
         if not self._result.ntuples:
             return []
         self._transformer.set_pgresult(self._result, format=Format.BINARY)
@@ -71,7 +71,7 @@ class Result:
 
     @property
     def row_count(self) -> int:
-        """How many rows were touched."""
+        """How many rows the statement returned or changed."""
         return self._result.command_tuples or 0
 
 
@@ -79,28 +79,27 @@ class Pipeline:
     """The round trips of one connection."""
 
     def __init__(self, connection: Connection) -> None:
-        connection.prepare_threshold = None  # else psycopg drops what is prepared here with what it has prepared itself
+        connection.prepare_threshold = None  # else psycopg drops these statements together with its own
         self._connection = connection
         self._transformer: AnyTransformer = Transformer(connection)
         self._prepared: dict[tuple[bytes, Sequence[int]], bytes] = {}
-        """Names of statements that the server knows, by their text and the types of their values."""
+        """The names of the statements prepared on the server, by their text and the types of their values."""
 
     def run(self, statements: Sequence[BoundStatement]) -> list[Result]:
-        """Carry out statements, in order, and wait for it here.
+        """Run statements, in order, and wait for the results.
 
         Raises what psycopg raises, and ``StalePreparedStatements``.
         """
         return self._connection.wait(self.run_nonblocking(statements))
 
     def run_nonblocking(self, statements: Sequence[BoundStatement]) -> SocketGenerator[list[Result]]:
-        """The same, for whoever waits in another way."""
+        """The same, for a caller that waits for the socket itself."""
         pgconn = self._connection.pgconn
-        ready = [(_parse_statement(one.statement), one.values) for one in statements]
-        dumped = [self._dump_values(query, values) for query, values in ready]
+        dumped = [self._dump_values(_parse_statement(one.statement), one.values) for one in statements]
         pgconn.enter_pipeline_mode()
-        new: dict[int, tuple[bytes, Sequence[int]]] = {}
-        places: list[int] = []
-        expected = 0
+        prepared_now: dict[int, tuple[bytes, Sequence[int]]] = {}
+        positions: list[int] = []
+        result_count = 0
         is_pooled = self._connection.is_pooled
         for query, params, types, formats in dumped:
             if is_pooled:
@@ -110,30 +109,30 @@ class Pipeline:
                 if name is None:
                     self._prepared[query, types] = name = _make_statement_name(query, types)
                     pgconn.send_prepare(name, query, types)
-                    new[expected] = (query, types)
-                    expected += 1
+                    prepared_now[result_count] = (query, types)
+                    result_count += 1
                 pgconn.send_query_prepared(name, params, formats, Format.BINARY)
-            places.append(expected)
-            expected += 1
+            positions.append(result_count)
+            result_count += 1
         pgconn.pipeline_sync()
         results = yield from _exchange(pgconn)
         pgconn.exit_pipeline_mode()
         failed = next((result for result in results if result.status in _FAILED_STATUSES), None)
         if failed is not None:
-            kept = {new[at]: self._prepared[new[at]] for at in new if results[at].status == ExecStatus.COMMAND_OK}
-            for statement in new.values():
-                del self._prepared[statement]
             error = psycopg.errors.error_from_result(failed)
-            if isinstance(error, psycopg.errors.InvalidSqlStatementName):
-                self._prepared.clear()
-            self._prepared.update(kept)
-            if isinstance(error, psycopg.errors.InvalidSqlStatementName):
-                raise StalePreparedStatements(str(error)) from error
+            is_unknown = isinstance(error, psycopg.errors.InvalidSqlStatementName)
+            names = {} if is_unknown else {**self._prepared}
+            for at, statement in prepared_now.items():
+                names.pop(statement, None)
+                if results[at].status == ExecStatus.COMMAND_OK:
+                    names[statement] = self._prepared[statement]
+            self._prepared = names
             if isinstance(error, psycopg.errors.DuplicatePreparedStatement):
                 self._connection.treat_as_pooled()
-                raise StalePreparedStatements(str(error)) from error
-            raise error
-        return [Result(results[at], self._transformer) for at in places]
+            elif not is_unknown:
+                raise error
+            raise StalePreparedStatements(str(error)) from error
+        return [Result(results[at], self._transformer) for at in positions]
 
     def _dump_values(
         self, query: _ParsedStatement, values: Values
@@ -149,11 +148,11 @@ class Pipeline:
 
 
 class _ParsedStatement(NamedTuple):
-    """A statement as the server wants it."""
+    """A statement in the form that the server takes."""
 
     text: bytes
     parameter_names: Sequence[str] | None
-    """Of its values, if they have any."""
+    """The names of its values, if they have names."""
 
 
 def _make_statement_name(query: bytes, types: Sequence[int]) -> bytes:
@@ -176,11 +175,11 @@ def _parse_statement(statement: str) -> _ParsedStatement:
 
 
 def _exchange(pgconn: PGconn) -> SocketGenerator[list[PGresult]]:
-    """Send what is in the buffer, and take all results, up to the end of the pipeline."""
+    """Send the buffer, and receive all results up to the end of the pipeline."""
     results: list[PGresult] = []
     while pgconn.flush():
         if (yield Wait.RW) & Ready.R:
-            pgconn.consume_input()  # lest both sides wait for each other to read
+            pgconn.consume_input()  # otherwise both sides could wait for each other to read
     while True:
         while pgconn.is_busy():
             if (yield Wait.R):

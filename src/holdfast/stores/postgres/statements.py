@@ -29,8 +29,8 @@ _WITH_ANCESTORS = (
 class PgStatements(Statements):
     """The statements for the tables of one schema."""
 
-    # As ``Database.read_fences``. Who waits for those that end is locked as well, so that all locks are taken in one
-    # order.
+    # See ``Database.read_fences``. Runs that wait for an ending run are locked as well, so that all locks are taken in
+    # one order.
     FENCES = Query(
         "keys:i[] ids:t[] ending:i[]",
         "SELECT r.* FROM (SELECT key FROM ("
@@ -42,7 +42,7 @@ class PgStatements(Statements):
         ") w ORDER BY key OFFSET 0) w "
         f"CROSS JOIN LATERAL (SELECT {_FENCE_COLUMNS} FROM @runs WHERE key = w.key OFFSET 0 FOR NO KEY UPDATE) r",
     )
-    # All of them or none: a record is appended only if every run that is written to is held under its epoch.
+    # All or nothing: the records are appended only if every run among them is held under its epoch.
     APPEND_FENCED = Query(
         f"runs:i[] epochs:i[] {_RECORD_ARRAYS} run_count:i",
         "WITH held AS MATERIALIZED (SELECT r.key FROM unnest(:runs, :epochs) q (run, epoch) "
@@ -52,7 +52,7 @@ class PgStatements(Statements):
         f"FROM unnest({_RECORD_PLACEHOLDERS}) WITH ORDINALITY AS q ({RECORD_COLUMNS}, n) "
         "WHERE (SELECT count(*) FROM held) = :run_count",
     )
-    # One record alone, as a sequential run appends them: without arrays, the server has half the work.
+    # A single record, as a sequential run appends them: without arrays, the server has half the work.
     APPEND_ONE = Query(
         f"{RECORD_VALUES} key:i held_epoch:i",
         f"INSERT INTO @records ({RECORD_COLUMNS}) SELECT {_RECORD_PLACEHOLDERS} FROM @runs "
@@ -79,7 +79,7 @@ class PgStatements(Statements):
         f"{_WITH_ANCESTORS}SELECT u.* FROM (SELECT run FROM ancestors ORDER BY run OFFSET 0) a CROSS JOIN LATERAL "
         f"(SELECT run, {ACCOUNT_COLUMNS} FROM @usages WHERE run = a.run OFFSET 0 FOR NO KEY UPDATE) u",
     )
-    # In order, so that two who start runs of the same keys do not wait for each other in a circle.
+    # In order, so that two transactions that start runs of the same keys do not deadlock.
     LOCK_TURNS = Query(
         "queues:t[] priorities:i[] keys:t[]",
         "INSERT INTO @queue_turns AS t (queue, priority, key, turn, at) SELECT q.queue, q.priority, q.key, -1, 0 "
@@ -98,22 +98,19 @@ class PgStatements(Statements):
         f"WHERE ready_state = {ReadyState.TIMER} AND workflow = w.name AND version = w.version AND wake_at <= :now "
         "ORDER BY workflow, version, wake_at LIMIT :max_rows FOR NO KEY UPDATE SKIP LOCKED) t))",
     )
-    # The best ones of each version are looked at without a lock; of all those, as many are locked as are wanted.
+    # Reads the first runs of each version without a lock, then locks as many of them as the claim wants.
     DUE_RUNS = NamedQuery(
         "workflows:t[] versions:t[] queues:t[] few:i limit:i",
         "SELECT c.priority, r.key FROM (SELECT c.* FROM unnest(:workflows, :versions) w (name, version) "
-        f"CROSS JOIN LATERAL (SELECT priority, key FROM @runs WHERE ready_state = {ReadyState.DUE} AND workflow = "
-        "w.name "
-        "AND version = w.version AND (:queues IS NULL OR queue IN :queues) "
+        f"CROSS JOIN LATERAL (SELECT priority, key FROM @runs WHERE ready_state = {ReadyState.DUE} "
+        "AND workflow = w.name AND version = w.version AND (:queues IS NULL OR queue IN :queues) "
         "ORDER BY workflow, version, priority DESC, key LIMIT :few) c "
         "ORDER BY c.priority DESC, c.key OFFSET 0) c CROSS JOIN LATERAL "
-        f"(SELECT key FROM @runs WHERE key = c.key AND ready_state + 0 = {ReadyState.DUE} OFFSET 0 FOR NO KEY UPDATE "
-        "SKIP "
-        "LOCKED) "
-        "r LIMIT :limit",
+        f"(SELECT key FROM @runs WHERE key = c.key AND ready_state + 0 = {ReadyState.DUE} OFFSET 0 "
+        "FOR NO KEY UPDATE SKIP LOCKED) r LIMIT :limit",
     )
 
-    # Lists: a run mentions some text
+    # Lists: runs that contain a text
 
     TEXT_CONDITION = Query(
         "",
@@ -125,7 +122,7 @@ class PgStatements(Statements):
 
     # Memories
 
-    # A new one has no size yet: the size that is returned is the one that it had.
+    # Returns the size before the change; a new memory has size 0.
     PUT_MEMORY = Query(
         "namespace:t key:t value:b text:t created_at:f updated_at:f",
         f"INSERT INTO @memories ({MEMORY_COLUMNS}, size) "
@@ -144,7 +141,8 @@ class PgStatements(Statements):
         "INSERT INTO @memory_totals AS t (slot, memories, size) VALUES (:slot, :memories, :size) "
         "ON CONFLICT (slot) DO UPDATE SET memories = t.memories + excluded.memories, size = t.size + excluded.size",
     )
-    # ``words.best`` in SQL. The parts of a score are added in the order of the words, so that equal ones are equal.
+    # ``text_search.rank_bm25`` in SQL. The parts of a score are added in the order of the words, so that equal matches
+    # have equal scores.
     SEARCH_MEMORIES = NamedQuery(
         "words:t[] namespace_word:b namespace:t limit:i",
         "WITH wanted AS MATERIALIZED (SELECT q.n, q.word, t.size / t.memories AS average, "

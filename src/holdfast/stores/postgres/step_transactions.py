@@ -1,16 +1,16 @@
-"""Transactional steps on PostgreSQL: a connection as users know them, in a transaction that they cannot end.
+"""Transactional steps on PostgreSQL: an ordinary psycopg connection in a transaction that the step cannot end.
 
-**Sessions** are kept for the steps that come after, a bounded number of them. What a step has set in one does not reach
-the next: the server forgets it (``DISCARD ALL``), and the Python object around it is made anew for each step, with
-psycopg's own adapters and factories. When the step is over, its object is left with a session that is closed.
+**Sessions** are kept for later steps, up to a maximum. Settings that a step made in a session do not reach the next
+step: the server discards them (``DISCARD ALL``), and each step gets a new Python object with psycopg's own adapters and
+factories. When a step ends, its object is left with a closed session.
 
-**The end** is one message to the server: the fence, the outcome and ``COMMIT``. So the run's row is locked for no
-longer than the server itself needs, and a connection that breaks in between leaves nobody waiting: the server begins
-with it when all of it is there, or never. If the fence does not hold, an error keeps it from coming to the ``COMMIT``.
+**The end** is one message to the server: the fence, the outcome, and ``COMMIT``. So the run's row is locked no longer
+than the server itself needs, and a connection that breaks in between keeps no lock: the server starts when it has the
+whole message, or never. If the fence does not hold, an error stops the server before the ``COMMIT``.
 
-**Guards.** What would end the transaction is refused before it is sent: psycopg's methods, and statements such as
-``COMMIT``. A setting that is gone with the transaction shows whether one has slipped through, say in a text that was
-put together on the server: then the step fails, and says so.
+**Guards.** Everything that would end the transaction is refused before it is sent: psycopg's methods, and statements
+such as ``COMMIT``. A setting that ends with the transaction shows whether one has slipped through, for example in a
+text that was assembled on the server. Then the step fails with an error that says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,33 +34,28 @@ from holdfast.core.records import Attempt
 from holdfast.errors import StepError, StoreUnavailable, UsageError
 from holdfast.stores.operations import OpStatus, Run
 from holdfast.stores.postgres.adapters import escape_text
-from holdfast.stores.postgres.connections import connect_for_step, has_shared_sessions
+from holdfast.stores.postgres.connections import close_on_error, connect_for_step, has_shared_sessions
 from holdfast.stores.postgres.errors import is_connection_lost, is_outcome_unknown, to_store_error
-from holdfast.stores.sql.step_transactions import resolve_attempt
-from holdfast.stores.step_transactions import (
-    StepTransaction,
-    StepTransactions,
-    make_end_refused_error,
-    make_ended_by_step_error,
-)
+from holdfast.stores.sql.step_transactions import GuardedConnection, SqlStepTransaction
+from holdfast.stores.step_transactions import StepTransactions, make_end_refused_error, make_ended_by_step_error
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.store import PgStore
 
 MAX_STEP_SESSIONS = 8
-"""How many transactional steps of a process have a connection at a time; the others wait."""
+"""Maximum number of transactional steps of a process that have a connection at a time; others wait."""
 MAX_IDLE_SESSION_S = 60.0
-"""Seconds after which a connection that no step has used is closed."""
+"""Seconds after which an unused connection is closed."""
 IDLE_TRANSACTION_TIMEOUT_S = 300.0
-"""How long a step without a time-out may leave its transaction alone, in seconds; then the server ends it. A process
-that is suspended must not hold rows for ever."""
+"""How many seconds a step without a timeout may leave its transaction idle; then the server ends it. A suspended
+process must not hold rows forever."""
 _IDLE_MARGIN_S = 10.0
 _CANCEL_TIMEOUT_S = 5.0
 _MAX_TIMEOUT_MS = 2**31 - 1
-"""Milliseconds: more is no setting."""
+"""The highest value that the setting takes, in milliseconds."""
 
 _NOT_CLAIMED_CODE, _TRANSACTION_ENDED_CODE = "2201E", "2201F"
-"""What the server says to the logarithm of 0, and to the root of a negative number."""
+"""The SQLSTATEs of the logarithm of 0 and of the square root of a negative number, which ``_SAVE_OUTCOME`` uses."""
 _SELECT_CLAIMED = "SELECT 1 FROM {s}.runs WHERE key = %s AND epoch = %s AND state = 'running'"
 _SAVE_OUTCOME = (
     "RESET ROLE; WITH held AS (SELECT key FROM {s}.runs WHERE key = {run} AND epoch = {epoch} AND state = 'running' "
@@ -83,7 +78,7 @@ _CONTROL_STATEMENT = re.compile(
 
 
 def reject_transaction_control(query: Any, connection: Any) -> None:
-    """Refuse a statement that would end the transaction."""
+    """Raise for a statement that would end the transaction."""
     if isinstance(query, Composable):
         query = query.as_string(connection)
     text = query.decode(errors="replace") if isinstance(query, bytes) else query
@@ -94,72 +89,49 @@ def reject_transaction_control(query: Any, connection: Any) -> None:
             raise make_end_refused_error(found[1].upper(), _NESTED_HINT)
 
 
-# What a step is handed
-
-
 class StepCursor(psycopg.Cursor[Any]):
-    """Executes what does not end the transaction."""
+    """Refuses statements that would end the transaction."""
 
     def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        """As always."""
         reject_transaction_control(query, self.connection)
         return super().execute(query, *args, **kwargs)
 
 
 class AsyncStepCursor(psycopg.AsyncCursor[Any]):
-    """Executes what does not end the transaction."""
+    """Refuses statements that would end the transaction."""
 
     async def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        """As always."""
         reject_transaction_control(query, self.connection)
         return await super().execute(query, *args, **kwargs)
 
 
-class StepConnection(psycopg.Connection[Any]):
-    """For a plain function."""
+class StepConnection(GuardedConnection, psycopg.Connection[Any]):
+    """The connection of a step that is a plain function."""
+
+    nested_hint = _NESTED_HINT
 
     def __init__(self, pgconn: Any) -> None:
         super().__init__(pgconn)
         self.cursor_factory = StepCursor
 
-    def commit(self) -> NoReturn:
-        """Refused."""
-        raise make_end_refused_error("connection.commit()")
-
-    def rollback(self) -> NoReturn:
-        """Refused."""
-        raise make_end_refused_error("connection.rollback()", _NESTED_HINT)
-
-    def close(self) -> NoReturn:
-        """Refused."""
-        raise make_end_refused_error("connection.close()")
-
-    def __enter__(self) -> NoReturn:
-        """Refused."""
-        raise make_end_refused_error("`with connection:`", _NESTED_HINT)
-
 
 class AsyncStepConnection(psycopg.AsyncConnection[Any]):
-    """For an async function."""
+    """The connection of a step that is an async function."""
 
     def __init__(self, pgconn: Any) -> None:
         super().__init__(pgconn)
         self.cursor_factory = AsyncStepCursor
 
     async def commit(self) -> NoReturn:
-        """Refused."""
         raise make_end_refused_error("connection.commit()")
 
     async def rollback(self) -> NoReturn:
-        """Refused."""
         raise make_end_refused_error("connection.rollback()", _NESTED_HINT.replace("with", "async with"))
 
     async def close(self) -> NoReturn:
-        """Refused."""
         raise make_end_refused_error("connection.close()")
 
     async def __aenter__(self) -> NoReturn:
-        """Refused."""
         raise make_end_refused_error("`async with connection:`", _NESTED_HINT.replace("with", "async with"))
 
 
@@ -167,16 +139,17 @@ class AsyncStepConnection(psycopg.AsyncConnection[Any]):
 
 
 class StepSession:
-    """A connection to the server, without the Python object around it."""
+    """A server connection, without a Python connection object around it."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, is_shared: bool) -> None:
-        self.is_pooled = is_shared or connection.info.backend_pid != _read_backend_pid(connection)
+        [(backend_pid,)] = connection.execute("SELECT pg_backend_pid()").fetchall()
+        self.is_pooled = is_shared or connection.info.backend_pid != backend_pid
         self.used_at = time.monotonic()
         self.pgconn = _detach_pgconn(connection)
 
     @contextlib.contextmanager
     def borrow_connection(self) -> Generator[psycopg.Connection[Any]]:
-        """Ours for a moment; it begins no transaction."""
+        """A connection object for Holdfast's own statements. It begins no transaction."""
         connection = psycopg.Connection[Any](self.pgconn)
         connection.prepare_threshold = None
         if self.pgconn.transaction_status == TransactionStatus.IDLE:
@@ -186,20 +159,13 @@ class StepSession:
         finally:
             _detach_pgconn(connection)
 
-    def make_step_connection(self, is_sync: bool) -> StepConnection | AsyncStepConnection:
-        """For a step."""
-        connection = StepConnection(self.pgconn) if is_sync else AsyncStepConnection(self.pgconn)
-        if self.is_pooled:
-            connection.prepare_threshold = None
-        return connection
-
     def close(self) -> None:
-        """Close it; whatever it was in the middle of is undone."""
+        """Close the connection. The server rolls back its transaction."""
         self.pgconn.finish()
 
 
 class StepSessionPool:
-    """Those of a store."""
+    """The sessions of a store's transactional steps."""
 
     def __init__(self, url: str, schema: str, display_url: str) -> None:
         self._url = url
@@ -212,7 +178,7 @@ class StepSessionPool:
         self.slots = asyncio.Semaphore(MAX_STEP_SESSIONS)
 
     def begin_transaction(self, run: Run, token: str, timeout_s: float) -> StepSession | None:
-        """One with an open transaction, if the run is still held. Blocking."""
+        """A session with an open transaction, if the run is still held. Blocking."""
         while True:
             session, is_new = self._acquire()
             try:
@@ -222,31 +188,30 @@ class StepSessionPool:
                     if connection.execute(self._select_claimed, (run.key, run.epoch)).fetchone() is None:
                         self.release(session)
                         return None
-                    idle = min(int((timeout_s + _IDLE_MARGIN_S) * 1000), _MAX_TIMEOUT_MS)
+                    idle_ms = min(int((timeout_s + _IDLE_MARGIN_S) * 1000), _MAX_TIMEOUT_MS)
                     connection.execute(
                         f"BEGIN; SET LOCAL holdfast.step = '{token}'; "
-                        f"SET LOCAL idle_in_transaction_session_timeout = {idle}".encode()
+                        f"SET LOCAL idle_in_transaction_session_timeout = {idle_ms}".encode()
                     )
                 return session
             except psycopg.Error as error:
                 session.close()
-                if is_new or not is_connection_lost(
-                    error
-                ):  # else the server was restarted since, say, and the next one is new
+                # An idle session may be lost because the server was restarted since. The next one is tried, or made.
+                if is_new or not is_connection_lost(error):
                     raise to_store_error(error, self._display_url) from error
 
     def release(self, session: StepSession) -> None:
-        """A step has ended in good order."""
+        """Keep the session for another step, and close those that no step has used for a while."""
         now = session.used_at = time.monotonic()
         with self._lock:
             idle = [*self._idle, session]
             self._idle = [] if self._is_closed else [one for one in idle if one.used_at >= now - MAX_IDLE_SESSION_S]
-            over = [one for one in idle if one not in self._idle]
-        for one in over:
+            expired = [one for one in idle if one not in self._idle]
+        for one in expired:
             one.close()
 
     def close(self) -> None:
-        """Close those that nobody uses, and the others when they are given back."""
+        """Close the idle sessions now, and the others when they are released."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -258,38 +223,34 @@ class StepSessionPool:
             if self._idle:
                 return self._idle.pop(), False
         connection = connect_for_step(self._url)
-        try:
+        with close_on_error(connection, self._display_url):
             return StepSession(connection, is_shared=has_shared_sessions(self._url)), True
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, psycopg.Error):
-                raise to_store_error(error, self._display_url) from error
-            raise
 
 
-class PgStepTransaction(StepTransaction):
+class PgStepTransaction(SqlStepTransaction):
     """The transaction of one attempt."""
 
     connection: StepConnection | AsyncStepConnection
+    _store: PgStore
 
     def __init__(
         self,
+        store: PgStore,
+        run: Run,
+        attempt: Attempt,
         sessions: StepSessionPool,
         session: StepSession,
-        make_commit: Callable[[bytes], bytes],
-        attempt: Attempt,
-        display_url: str,
-        resolve_attempt: Callable[[], Awaitable[OpStatus]],
+        token: str,
         *,
         is_sync: bool,
     ) -> None:
-        self.connection = session.make_step_connection(is_sync)
+        super().__init__(store, run, attempt)
+        self.connection = StepConnection(session.pgconn) if is_sync else AsyncStepConnection(session.pgconn)
+        if session.is_pooled:
+            self.connection.prepare_threshold = None
         self._sessions = sessions
         self._session: StepSession | None = session
-        self._make_commit = make_commit
-        self._attempt = attempt
-        self._display_url = display_url
-        self._resolve_attempt = resolve_attempt
+        self._token = token
         self._was_commit_sent = False
 
     @property
@@ -311,7 +272,7 @@ class PgStepTransaction(StepTransaction):
         except psycopg.Error as error:
             if is_outcome_unknown(error):
                 await self.abandon()
-                raise StoreUnavailable(str(to_store_error(error, self._display_url))) from error
+                raise StoreUnavailable(str(to_store_error(error, self._store.url))) from error
             await self.roll_back()
             if error.sqlstate == _NOT_CLAIMED_CODE:
                 return await self._resolve_attempt()
@@ -322,7 +283,7 @@ class PgStepTransaction(StepTransaction):
         return OpStatus.DONE
 
     def _find_problem(self) -> UsageError | None:
-        """Why there is nothing to be committed, by the state of the connection."""
+        """Why nothing can be committed, by the state of the connection."""
         assert self._session is not None
         name, pgconn = self._attempt.name, self._session.pgconn
         if pgconn.transaction_status == TransactionStatus.IDLE:
@@ -339,6 +300,15 @@ class PgStepTransaction(StepTransaction):
                 f"wait for whatever uses it before you return"
             )
         return None
+
+    def _make_commit(self, outcome: bytes) -> bytes:
+        run, attempt = self._run, self._attempt
+        name = _format_bytes(escape_text(attempt.name).encode())
+        return _SAVE_OUTCOME.format(
+            s=self._store.schema, run=run.key, epoch=run.epoch, position=attempt.position, attempt=attempt.attempt,
+            at=f"{attempt.at!r}::float8", name=f"convert_from({name}, 'UTF8')", outcome=_format_bytes(outcome),
+            token=self._token,
+        ).encode()  # fmt: skip
 
     def _commit(self, statements: bytes) -> None:
         assert self._session is not None
@@ -371,7 +341,7 @@ class PgStepTransaction(StepTransaction):
             self._end(is_reusable=False)
 
     def _abandon(self) -> None:
-        """Nothing more is begun on the connection; what is under way is stopped, and waited for."""
+        """Let the connection start nothing more; stop the statement in progress, and wait for it."""
         connection, session = self.connection, self._session
         if session is None:
             return
@@ -383,7 +353,7 @@ class PgStepTransaction(StepTransaction):
                 with contextlib.suppress(psycopg.Error):
                     cancel.cancel()
             if not connection.lock.acquire(timeout=_CANCEL_TIMEOUT_S):
-                return  # whoever uses it is the last to have it: it is closed when they let go
+                return  # the step's thread has the last reference: the connection closes when it drops it
             connection.lock.release()
         session.close()
 
@@ -397,7 +367,7 @@ class PgStepTransaction(StepTransaction):
 
 
 class PgStepTransactions(StepTransactions):
-    """The database, for steps that change it."""
+    """Transactional steps of a store."""
 
     def __init__(self, store: PgStore, libpq_url: str) -> None:
         self._store = store
@@ -429,33 +399,16 @@ class PgStepTransactions(StepTransactions):
                 sessions.slots.release()
         if session is None:
             return None
-
-        def keep(outcome: bytes) -> bytes:
-            return _SAVE_OUTCOME.format(
-                s=store.schema, run=run.key, epoch=run.epoch, position=attempt.position, attempt=attempt.attempt,
-                at=f"{attempt.at!r}::float8", name=f"convert_from({_format_bytes(escape_text(attempt.name).encode())}, "
-                "'UTF8')",
-                outcome=_format_bytes(outcome), token=token,
-            ).encode()  # fmt: skip
-
-        def ask() -> Awaitable[OpStatus]:
-            return store.write(lambda db: resolve_attempt(db, run, attempt, store.now()))
-
-        return PgStepTransaction(sessions, session, keep, attempt, store.url, ask, is_sync=is_sync)
+        return PgStepTransaction(store, run, attempt, sessions, session, token, is_sync=is_sync)
 
 
 def _format_bytes(value: bytes) -> str:
-    """Bytes in SQL, whatever a session takes a backslash for."""
+    """Bytes as SQL, whatever a backslash means in the session."""
     return f"decode('{value.hex()}', 'hex')"
 
 
-def _read_backend_pid(connection: psycopg.Connection[Any]) -> int:
-    row = connection.execute("SELECT pg_backend_pid()").fetchone()
-    return 0 if row is None else row[0]
-
-
 def _detach_pgconn(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Any:
-    """What a connection consists of; it is left with one that is closed."""
+    """Take the libpq connection out of a connection object, which is left with a closed one."""
     pgconn, connection.pgconn = connection.pgconn, _get_closed_pgconn()
     return pgconn
 

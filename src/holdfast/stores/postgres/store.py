@@ -1,14 +1,14 @@
-"""The PostgreSQL store: which connection does what, and how a fleet of workers learns of each other.
+"""The PostgreSQL store: which connection does what, and how processes learn of each other's changes.
 
-A process has three connections: one that writes, one that reads, and the *keeper*, which lives as long as the store and
-does what depends on a session. A fourth one is opened for the lists that people ask for.
+A process has three connections: one that writes, one that reads, and the worker session, which lives as long as the
+store and does everything that depends on a session. A fourth one is opened for lists that people request.
 
-**News.** After a commit that may concern others, they are notified (see ``notifier``). Notifying is never part of a
-commit, and goes through the keeper. What a process that dies in between has not told is found all the same: by those
-that look for dead workers, and by the look that every worker takes now and then (see ``workers``).
+**Notifications.** A commit that may concern other processes notifies them (see ``notifier``). The notification is never
+part of the commit, and goes through the worker session. If a process dies in between, others still find its changes:
+they check for dead workers, and every worker polls now and then (see ``workers``).
 
 **Time.** Machines disagree; the database's clock is the same for all. ``now`` is an estimate of it (see ``clocks``),
-which every new connection and every look correct. Renewals of leases are written with the database's own time.
+which every new connection and every poll correct. Lease renewals are written with the database's own time.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ from contextlib import suppress
 from functools import partial
 from itertools import repeat
 
-import psycopg
-
 from holdfast.core.states import RunState
 from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.stores.clocks import DatabaseClock, monotonic
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.operations import Op, OpResult, OpStatus, Run
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
-from holdfast.stores.postgres.connections import Connection, connect, split_url
+from holdfast.stores.postgres.connections import close_on_error, connect, split_url
 from holdfast.stores.postgres.database import PgDatabase
-from holdfast.stores.postgres.errors import to_store_error
 from holdfast.stores.postgres.migrations import check_compatible, migrate, read_compatible_from
 from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.step_transactions import PgStepTransactions
@@ -43,29 +40,23 @@ from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.urls import redact_url, validate_namespace, with_namespace
 
 POLL_INTERVAL_S = 0.66
-"""Seconds between two looks of a worker that has nothing to do. With the renewals of its lease, that makes less than
-two queries a second."""
+"""Seconds between two polls of an idle worker. With the renewals of its lease, this is less than two queries a
+second."""
 FOLLOW_POLL_INTERVAL_S = 0.25
-"""Seconds after which whoever follows runs looks again, where news cannot be heard."""
+"""Seconds between two reads of a follower of runs while notifications do not arrive."""
 FOLLOW_FALLBACK_S = 5.0
-"""Seconds after which whoever follows runs looks again, although there was no news."""
+"""Seconds after which a follower of runs reads again without a notification."""
 MAX_LOOP_RECORDS = 500
-"""How many records are sent from the event loop; to make more of them ready would keep it for too long."""
+"""Maximum number of records to send from the event loop; encoding more would block it for too long."""
 MAX_LOOP_BYTES = 1_000_000
-"""The same, of their payloads."""
+"""Maximum size of their payloads."""
 _MAX_CHANGE_PAUSE_S = 0.02
-"""Seconds between two changes that are told to the engine, at most: news comes in bursts."""
+"""Maximum seconds between two changes reported to the engine: notifications come in bursts."""
 _CHANGE_PAUSE_FACTOR = 4
-"""So many times as long as it took the engine to see to a change, it is left in peace: it need not look without end,
-and a server that is slow is asked less often."""
+"""The pause after a change, as a multiple of how long the engine took to handle it: the engine need not read all the
+time, and reads less often from a slow server."""
 _CAN_WATCH_SOCKETS = sys.platform != "win32"
 """Whether the usual event loops can wait for a socket of libpq."""
-
-
-def schema_for_namespace(namespace: str) -> str:
-    """The schema in which a namespace is kept."""
-    name = validate_namespace(namespace)
-    return "holdfast" if name == DEFAULT_NAMESPACE else f"holdfast_{name}"
 
 
 class PgStore(SqlStore):
@@ -83,23 +74,23 @@ class PgStore(SqlStore):
         self._libpq_url, in_url = split_url(url)
         self.namespace = validate_namespace(namespace or in_url or "")
         self.url = with_namespace(redact_url(self._libpq_url), self.namespace)
-        self.schema = schema_for_namespace(self.namespace)
+        self.schema = "holdfast" if self.namespace == DEFAULT_NAMESPACE else f"holdfast_{self.namespace}"
         self._given_clock = clock
         self._clock = DatabaseClock(self.url)
         self.reader = RowReader(self.url)
-        self._write_worker: ConnectionWorker[PgDatabase] | None = None
-        self._read_worker: ConnectionWorker[PgDatabase] | None = None
-        self._client_read_worker: ConnectionWorker[PgDatabase] | None = None
-        self._worker_session: WorkerSession[PgDatabase] | None = None
+        self._write_worker: ConnectionWorker | None = None
+        self._read_worker: ConnectionWorker | None = None
+        self._client_read_worker: ConnectionWorker | None = None
+        self._worker_session: WorkerSession | None = None
         self._is_migrated = False
         self._schema_error: SchemaTooNew | None = None
-        """A newer Holdfast has migrated the schema: nothing more is done here."""
+        """Set when a newer Holdfast has migrated the schema: every operation raises it from then on."""
         self.unreachable_at = float("-inf")
-        """When an attempt to connect last failed, in ``elapsed`` time."""
+        """When an attempt to connect last failed, in ``monotonic`` time."""
         self._change_event = asyncio.Event()
         self._change_reported_at = 0.0
         self._is_following = False
-        """Whether others know that the end or the progress of runs matters here."""
+        """Whether other processes see that this one follows runs."""
         self._followed_at = 0.0
         self.notifier = Notifier(self.schema, self._notify)
         self.claims = claims = PgClaims(self)
@@ -111,16 +102,13 @@ class PgStore(SqlStore):
     async def open(self) -> None:
         if self._write_worker is not None:
             return
-        self._change_event, self.notifier = (
-            asyncio.Event(),
-            Notifier(self.schema, self._notify),
-        )  # not those of another loop
+        self._change_event = asyncio.Event()  # these belong to the current loop
+        self.notifier = Notifier(self.schema, self._notify)
         self._is_following = self._is_migrated = False
         self._schema_error = None
-        writing = self._make_connection_worker("writer")
-        keeping = WorkerSession(
+        writer = self._make_connection_worker("writer")
+        session = WorkerSession(
             partial(self._connect, durable=False),
-            self._make_database,
             self.url,
             lock_class=compute_lock_class(self.schema),
             channels=(self.notifier.work_channel, self.notifier.run_channel),
@@ -128,41 +116,37 @@ class PgStore(SqlStore):
             on_relocked=self._workers.save_server_starts,
         )
         try:
-            await writing.run_in_thread(
+            await writer.run_in_thread(
                 lambda db: migrate(db.connection, self.schema, is_pooled=db.connection.is_pooled)
             )
             self._is_migrated = True
-            await keeping.start()
+            await session.start()
         except BaseException:
-            writing.close()
-            keeping.close()
+            writer.close()
+            session.close()
             raise
-        self._write_worker, self._worker_session = writing, keeping
+        self._write_worker, self._worker_session = writer, session
         self._read_worker = self._make_connection_worker("reader")
 
-    def _make_connection_worker(self, name: str) -> ConnectionWorker[PgDatabase]:
-        return ConnectionWorker(self._connect, self._make_database, self.url, name)
+    def _make_connection_worker(self, name: str) -> ConnectionWorker:
+        return ConnectionWorker(self._connect, self.url, name)
 
-    def _connect(self, *, durable: bool = True) -> Connection:
+    def _connect(self, *, durable: bool = True) -> PgDatabase:
         try:
-            return connect(self._libpq_url, durable=durable)
+            connection = connect(self._libpq_url, durable=durable)
         except StoreUnavailable:
             self.unreachable_at = monotonic()
             raise
-
-    def _make_database(self, connection: Connection) -> PgDatabase:
         self._clock.sync(*connection.clock_sample)
         if self._is_migrated:
-            try:
+            with close_on_error(connection, self.url):
                 self.check_schema(read_compatible_from(connection, self.schema))
-            except psycopg.Error as error:
-                raise to_store_error(error, self.url) from error
         return PgDatabase(connection, self.schema)
 
-    def check_schema(self, needed: int) -> None:
-        """Refuse everything from now on if a newer Holdfast has migrated the schema."""
+    def check_schema(self, compatible_from: int) -> None:
+        """Refuse all operations from now on if a newer Holdfast has migrated the schema."""
         try:
-            check_compatible(self.schema, needed)
+            check_compatible(self.schema, compatible_from)
         except SchemaTooNew as error:
             self._schema_error = error
             raise
@@ -178,17 +162,17 @@ class PgStore(SqlStore):
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
-        """Close the connections; with the keeper's go the locks of whoever has not retired."""
-        lines = (self._client_read_worker, self._read_worker, self._write_worker, self._worker_session)
+        """Close the connections. The locks of workers that have not retired end with the worker session."""
+        connections = (self._client_read_worker, self._read_worker, self._write_worker, self._worker_session)
         self._client_read_worker = self._read_worker = self._write_worker = self._worker_session = None
-        for line in lines:
-            if line is not None:
-                line.close()
+        for connection in connections:
+            if connection is not None:
+                connection.close()
         self._step_transactions.close()
         self._workers.clear()
 
     def abandon(self) -> None:
-        """Retire this object's workers as well: the process lives, so nothing took them down."""
+        """Retire this object's workers as well: the process lives, so they have not died."""
         if self._write_worker is not None:
             self._workers.abandon(self._write_worker)
         self._close()
@@ -208,17 +192,17 @@ class PgStore(SqlStore):
         return await self._client_read_worker.run_in_thread(work)
 
     @property
-    def writer(self) -> ConnectionWorker[PgDatabase]:
+    def writer(self) -> ConnectionWorker:
         """The connection that writes."""
         return self._require_open(self._write_worker)
 
     @property
-    def session(self) -> WorkerSession[PgDatabase]:
-        """The connection that has the workers' locks."""
+    def session(self) -> WorkerSession:
+        """The connection that holds the workers' locks."""
         return self._require_open(self._worker_session)
 
     def check_open(self) -> None:
-        """Raises ``StoreUnavailable`` unless the store is open."""
+        """Raise ``StoreUnavailable`` unless the store is open."""
         self._require_open(self._write_worker)
 
     def _require_open(self, resource: T | None) -> T:
@@ -233,9 +217,9 @@ class PgStore(SqlStore):
     def now(self) -> float:
         return self._clock.now() if self._given_clock is None else self._given_clock()
 
-    def sync_clock(self, database_time: float, asked_at: float, answered_at: float) -> None:
-        """The database has told its time, between these two moments of ``monotonic``."""
-        self._clock.sync(database_time, asked_at, answered_at)
+    def sync_clock(self, database_time: float, sent_at: float, received_at: float) -> None:
+        """Correct the clock: the database reported its time between these two moments of ``monotonic``."""
+        self._clock.sync(database_time, sent_at, received_at)
         if self._given_clock is None:
             self._clock.warn_if_skewed()
 
@@ -244,10 +228,10 @@ class PgStore(SqlStore):
 
     @property
     def lease_time(self) -> float | None:
-        """What leases are measured by: the database's clock, unless a test has its own."""
+        """The time to write into leases; ``None``: the database's own. Only tests have another clock."""
         return None if self._given_clock is None else self._given_clock()
 
-    # Writing, and telling others
+    # Writing, and notifying others
 
     def notify_work(self) -> None:
         self.notifier.notify_work()
@@ -263,7 +247,7 @@ class PgStore(SqlStore):
         return answers
 
     async def _append_on_loop(self, ops: Sequence[Op]) -> list[OpResult] | None:
-        """Append records if there is nothing else to it; ``None``: there is, and nothing was done."""
+        """Append plain records without a thread; ``None``: that was not possible, and nothing was done."""
         if (
             not _CAN_WATCH_SOCKETS
             or not 0 < len(ops) <= MAX_LOOP_RECORDS
@@ -278,14 +262,14 @@ class PgStore(SqlStore):
     async def get_run(self, run_id: str) -> Run | None:
         run = await super().get_run(run_id)
         if run is not None and run.is_delivery and run.is_limited and run.state is RunState.RUNNING:
-            self.notifier.track_limited(run)  # taken through another server, perhaps, and given back through this one
+            self.notifier.track_limited(run)  # perhaps claimed through another server, and released through this one
         return run
 
     # Change
 
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
         loop = asyncio.get_running_loop()
-        calm = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * (loop.time() - self._change_reported_at))
+        pause = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * (loop.time() - self._change_reported_at))
         await self._set_following(follow_runs)
         deadline = loop.time() + timeout_s
         if follow_runs and not self.session.is_listening:
@@ -298,31 +282,31 @@ class PgStore(SqlStore):
         except TimeoutError:
             if loop.time() >= deadline:
                 return False
-        await asyncio.sleep(min(self._change_reported_at + calm, deadline) - loop.time())
+        await asyncio.sleep(min(self._change_reported_at + pause, deadline) - loop.time())
         self._change_event.clear()
         self._change_reported_at = loop.time()
         return True
 
     async def _set_following(self, is_following: bool) -> None:
-        """Let others know whether somebody here follows runs, or has done so a moment ago."""
+        """Let other processes know whether a reader here follows runs, or did so a moment ago."""
         now = asyncio.get_running_loop().time()
         if is_following:
             self._followed_at = now
-        is_right = self._is_following == is_following or (
+        is_current = self._is_following == is_following or (
             self._is_following and now < self._followed_at + FOLLOW_FALLBACK_S
         )
-        if is_right or not self.session.is_listening:
+        if is_current or not self.session.is_listening:
             return
         self._is_following = is_following
         with suppress(StoreUnavailable):
-            await self.session.run(lambda db: self._workers.queries.set_following(db, is_following))
+            await self.session.run(lambda db: self._workers.set_following(db, is_following))
 
     def report_change(self) -> None:
         """End the wait for a change."""
         self._change_event.set()
 
     def _on_notification(self, channel: str | None) -> None:
-        if channel is None:  # the keeper has another session, and no lock in it
+        if channel is None:  # the session is a new one, without the followers' lock
             self._is_following = False
         if channel != self.notifier.run_channel or self._is_following:
             self._change_event.set()

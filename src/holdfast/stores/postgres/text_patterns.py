@@ -1,8 +1,8 @@
-"""Searching for text in upper or lower case, with whatever PostgreSQL is at hand.
+"""Case-insensitive search for text, the same in every PostgreSQL database.
 
-What PostgreSQL takes for upper and lower case depends on how a database was created, and may be ASCII only. So it is
-left that: other texts are turned into a pattern that names every way to write each of their characters, as Python's
-``casefold`` has it.
+What PostgreSQL considers upper and lower case depends on how a database was created, and may be ASCII only. So it is
+used only for ASCII. Any other text becomes a pattern that lists every way to write each of its characters, according to
+Python's ``casefold``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LIKE_SPECIAL = re.compile(r"([%_\\])")
 
 
 def make_predicate(text: str) -> tuple[str, str]:
-    """What stands behind a column to ask whether it contains this text, and the pattern that is bound to it."""
+    """The SQL after a column that tests whether it contains this text, and the pattern to bind."""
     if text.isascii():
         return 'COLLATE "C" ILIKE %s', "%" + _LIKE_SPECIAL.sub(r"\\\1", text) + "%"
     return 'COLLATE "C" ~ %s', _make_pattern(text.casefold())
@@ -28,10 +28,10 @@ def _make_pattern(folded: str) -> str:
     at = 0
     while at < len(folded):
         for length in range(longest, 1, -1):
-            whole = folded[at : at + length]
-            if len(whole) == length and whole in several:  # such as ss, which is also written as ß
-                spelled = "".join(_make_alternatives(single.get(character, character)) for character in whole)
-                parts.append(f"(?:{spelled}|{_make_alternatives(several[whole])})")
+            chunk = folded[at : at + length]
+            if len(chunk) == length and chunk in several:  # such as ss, which can also be written ß
+                spelled = "".join(_make_alternatives(single.get(character, character)) for character in chunk)
+                parts.append(f"(?:{spelled}|{_make_alternatives(several[chunk])})")
                 at += length
                 break
         else:
@@ -52,7 +52,7 @@ def _escape(character: str) -> str:
 
 @cache
 def _make_case_variants() -> tuple[dict[str, str], dict[str, str]]:
-    """All characters that fold to another one, by that; and those that fold to several, by these."""
+    """Characters that fold to another one, by that one; and characters that fold to several, by those."""
     single: dict[str, str] = {}
     several: dict[str, str] = {}
     for code in range(128, sys.maxunicode + 1):

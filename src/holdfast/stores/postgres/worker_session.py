@@ -1,25 +1,28 @@
-"""The *keeper*: one connection that lives as long as the store, for what depends on a session.
+"""The worker session: one connection that lives as long as the store, for everything that depends on a session.
 
-- It holds a **session lock** for each worker of this store. The server lets go of it when the session ends, and so
-  everybody can see at once that a worker is dead. They are taken again after the connection was lost.
-- It **renews leases**: ``run_blocking`` is called from the heartbeat's thread, and works while the event loop does not.
-- It **listens**: what others notify is told to the event loop.
-- It **notifies** others, and never makes the loop wait for it. The first notification goes out at once; those that come
-  soon after it are sent together, a few hundredths of a second later.
+- It holds a **session lock** for each worker of this store. The server frees the lock when the session ends, so
+  everyone can see at once that a worker is dead. After a lost connection, the locks are taken again.
+- It **renews leases**: ``run_blocking`` is called from the heartbeat's thread, and works while the event loop is
+  blocked.
+- It **listens**, and passes notifications of other processes to the event loop.
+- It **notifies** other processes, and never makes the loop wait for that. The first notification goes out at once;
+  those that follow soon after are sent together, a few hundredths of a second later.
 
-All of that is done by one thread, which waits for the connection and for whoever wants something of it: so nothing on
-this connection needs a lock, and a connection that is cut is noticed at once, also when nothing is asked of it. Then it
-is made again, with pauses; the locks are taken again, and the loop is told that it may have missed something.
+One thread does all of this. It waits both for the connection and for requests, so nothing on this connection needs a
+lock, and a lost connection is noticed at once, even when there is no work. Then the thread reconnects, with pauses,
+takes the locks again, and tells the loop that it may have missed something.
 
-Nothing here must survive a power cut, so the connection is one that does not wait for the disk
-(``connect(durable=False)``; each notification would be a sync otherwise).
+Nothing here must survive a power failure, so the connection does not wait for the disk (``connect(durable=False)``;
+otherwise each notification would cost a sync).
 
-**A free lock** means that a worker is dead only if the server has not lost its sessions by itself since that worker
-took it. So the worker's row tells when the server had last begun with no sessions (``SERVER_STARTED_AT``): if it is not
-the same now, the lease decides. That is when the server was started, and when it recovered from the crash of one of its
-processes: then it goes on as the same server, but without its sessions and with fresh statistics, whose age shows it.
+**A free lock** means that a worker is dead only if the server itself has not lost its sessions since that worker took
+the lock. So the worker's row has the time at which the server last started with no sessions (``SERVER_STARTED_AT``). If
+it differs from the current one, the lease decides. The time changes when the server is started, and when it recovers
+from the crash of one of its processes: then it continues as the same server, but without its sessions and with fresh
+statistics, whose age shows it.
 
-Behind a pooler there are neither locks nor news, and leases decide (``is_pooled``); others are notified all the same.
+Behind a pooler there are no locks and no notifications from others, and leases decide (``is_pooled``); this process
+still notifies others.
 """
 
 from __future__ import annotations
@@ -33,15 +36,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
 
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.stores.postgres.adapters import IntArray, TextArray
-from holdfast.stores.postgres.connection_worker import D, ReconnectingConnection
+from holdfast.stores.postgres.connection_worker import ReconnectingConnection
 from holdfast.stores.postgres.connections import LOCK_TIMEOUT_S, Connection
+from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.errors import translate_error
 
 log = logging.getLogger("holdfast.stores")
@@ -51,51 +55,52 @@ T = TypeVar("T")
 SERVER_STARTED_AT = (
     "extract(epoch FROM greatest(pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_bgwriter)))::float8"
 )
-"""When the server last began with no sessions. To be compared for equality: another server may have begun earlier."""
+"""When the server last began with no sessions. Compare it for equality only: another server may have started
+earlier."""
 MAX_NOTIFY_INTERVAL_S = 0.02
-"""Seconds between two notifications, at most."""
+"""Maximum seconds between two notifications."""
 MIN_NOTIFY_INTERVAL_S = 0.002
 _NOTIFY_INTERVAL_FACTOR = 4
-"""So many times as long as a notification took, there is none: all who notify wait for one lock of the server's, and
-where that takes long, there are many."""
+"""The pause after a notification, as a multiple of how long it took: all notifying sessions wait for one lock of the
+server, and where that takes long, there are many of them."""
 _RELOCK_DELAY_S = 0.05
-"""Seconds until a lock is tried again that somebody else has: most likely a session of ours that has not ended yet, or
-somebody who looks whether it is free. It must be tried again before others look a second time."""
+"""Seconds until a lock that another session holds is tried again. Most likely that is an earlier session of this
+process that has not ended yet, or a worker that tests whether the lock is free. It must be tried again before others
+test it a second time."""
 _LOCK_WORKERS = f"SELECT q.id, pg_try_advisory_lock(%s::int4, q.id::int4), {SERVER_STARTED_AT} FROM unnest(%s) q(id)"
 _UNLOCK_WORKER = "SELECT pg_advisory_unlock(%s::int4, %s::int4)"
 _NOTIFY = "SELECT pg_notify(q.channel, '') FROM unnest(%s) q(channel)"
 
 
-class WorkerSession(Generic[D]):
-    """See above.
+class WorkerSession:
+    """A session with a thread of its own.
 
-    ``lock_class`` is the first half of the session locks' numbers; the other half are the workers' ids.
-    ``on_notification`` is called on the event loop with a channel on which somebody else has notified, or with ``None``
-    if news may be missed (now the connection is lost) or may have been missed (now there is one again). ``on_relocked``
-    is called in the keeper's thread, with ids of workers whose locks were taken after ``lock_worker`` had returned, and
-    with the ``SERVER_STARTED_AT`` under which they are held now; ``None``: they are not held any more, because a pooler
-    has shown up.
+    ``lock_class`` is the first half of the session locks' numbers; the other half is the worker's id.
+    ``on_notification`` is called on the event loop with the channel on which another process has notified, or with
+    ``None`` if notifications may be missed from now on (the connection is lost) or may have been missed (it is back).
+    ``on_relocked`` is called in the session's thread, with ids of workers whose locks were taken after ``lock_worker``
+    had returned, and with the ``SERVER_STARTED_AT`` under which they are held now; ``None``: they are no longer held,
+    because the connection turned out to be pooled.
     """
 
     def __init__(
         self,
-        connect: Callable[[], Connection],
-        wrap: Callable[[Connection], D],
+        connect: Callable[[], PgDatabase],
         display_url: str,
         *,
         lock_class: int,
-        channels: Collection[str] = (),
-        on_notification: Callable[[str | None], None] | None = None,
-        on_relocked: Callable[[D, Collection[int], float | None], None] | None = None,
+        channels: Collection[str],
+        on_notification: Callable[[str | None], None],
+        on_relocked: Callable[[PgDatabase, Collection[int], float | None], None],
     ) -> None:
-        self._reconnecting = ReconnectingConnection(connect, wrap, display_url)
+        self._reconnecting = ReconnectingConnection(connect, display_url)
         self._lock_class = lock_class
         self._channels = tuple(channels)
         self._on_notification = on_notification
         self._on_relocked = on_relocked
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._pending_work: deque[tuple[Future[Any], Callable[[D], Any]]] = deque()
+        self._pending_work: deque[tuple[Future[Any], Callable[[PgDatabase], Any]]] = deque()
         self._pending_channels: set[str] = set()
         self._scheduled_channels: set[str | None] = set()
         self._next_notify_at = float("-inf")
@@ -114,19 +119,19 @@ class WorkerSession(Generic[D]):
 
     @property
     def is_pooled(self) -> bool:
-        """Whether a pooler stands between: no locks and no news then."""
+        """Whether the connection goes through a pooler: then there are no locks, and no notifications from others."""
         connection = self._reconnecting.connection
         return connection is not None and connection.is_pooled
 
     @property
     def is_listening(self) -> bool:
-        """Whether news is heard at the moment; if not, the store has to look for itself more often."""
-        return self._ready_connection is not None and not self.is_pooled and bool(self._channels)
+        """Whether notifications arrive at the moment; if not, the store must poll more often."""
+        return self._ready_connection is not None and not self.is_pooled
 
     async def start(self) -> None:
-        """Connect, and listen from now on."""
+        """Connect, and start listening."""
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run_thread, name="holdfast-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="holdfast-worker-session", daemon=True)
         self._thread.start()
         try:
             await self.run(lambda _: None)
@@ -139,22 +144,22 @@ class WorkerSession(Generic[D]):
     async def lock_worker(self, worker: int) -> float | None:
         """Take a worker's lock. Returns the ``SERVER_STARTED_AT`` under which it is held.
 
-        ``None``: it is not held, because of a pooler, or because somebody else has it. In the latter case it is tried
-        again, as after a lost connection, and ``retaken`` is called.
+        ``None``: it is not held, because of a pooler, or because another session has it. In the latter case it is tried
+        again, as after a lost connection, and ``on_relocked`` is called.
         """
 
-        def take(_: D) -> float | None:
+        def lock(_: PgDatabase) -> float | None:
             self._wanted_locks.add(worker)
             if worker not in self._held_locks:
                 self._try_lock([worker])
             return self._server_started_at if worker in self._held_locks else None
 
-        return await self.run(take)
+        return await self.run(lock)
 
     async def unlock_worker(self, worker: int) -> None:
-        """Let go of a worker's lock, if it is held."""
+        """Release a worker's lock, if it is held."""
 
-        def let_go(_: D) -> None:
+        def unlock(_: PgDatabase) -> None:
             connection = self._reconnecting.connection
             if worker in self._held_locks and connection is not None:
                 connection.execute(_UNLOCK_WORKER, (self._lock_class, worker))
@@ -163,28 +168,28 @@ class WorkerSession(Generic[D]):
         self._reconnecting.check_usable()
         self._wanted_locks.discard(worker)  # whatever happens to the connection
         try:
-            await self.run(let_go)
+            await self.run(unlock)
         except StoreUnavailable:
             pass  # without a session, there is no lock
 
-    async def run(self, work: Callable[[D], T]) -> T:
+    async def run(self, work: Callable[[PgDatabase], T]) -> T:
         """Do work on this connection. Raises ``StoreUnavailable`` while there is none."""
         return await asyncio.wrap_future(self._submit(work))
 
     def notify(self, channel: str) -> None:
-        """Tell others that there is news, soon. Never waits, never fails: without a connection, it is told later."""
+        """Notify other processes soon. Never waits and never fails: without a connection, they are notified later."""
         if channel not in self._pending_channels:
             self._pending_channels.add(channel)
             self._wake_thread()
 
     # For other threads
 
-    def run_blocking(self, work: Callable[[D], T]) -> T:
+    def run_blocking(self, work: Callable[[PgDatabase], T]) -> T:
         """Do work on this connection. Raises ``StoreUnavailable`` while there is none. Blocking."""
         return self._submit(work).result()
 
     def close(self, timeout_s: float = LOCK_TIMEOUT_S) -> None:
-        """Let go of everything. In a forked child it is all left alone: it belongs to the parent."""
+        """Release everything. In a forked child it is all left alone: it belongs to the parent."""
         if not self._reconnecting.is_own_process:
             self._reconnecting.close()
             return
@@ -196,7 +201,7 @@ class WorkerSession(Generic[D]):
         if self._thread is None or not self._thread.is_alive():
             self._shut_down()
 
-    def _submit(self, work: Callable[[D], T]) -> Future[T]:
+    def _submit(self, work: Callable[[PgDatabase], T]) -> Future[T]:
         self._reconnecting.check_usable()
         future: Future[T] = Future()
         self._pending_work.append((future, work))
@@ -209,18 +214,15 @@ class WorkerSession(Generic[D]):
         try:
             self._wake_sender.send(b"\0")
         except OSError:
-            pass  # it has plenty to read already, or is closed
+            pass  # the buffer is full of wake-ups already, or closed
 
     # In the thread
 
     def _run_thread(self) -> None:
         while not self._is_closing:
             try:
-                if (
-                    self._ensure_connected() is not None
-                    and self._has_pending_locks()
-                    and time.monotonic() >= self._relock_at
-                ):
+                is_connected = self._ensure_connected() is not None
+                if is_connected and self._has_pending_locks() and time.monotonic() >= self._relock_at:
                     self._relock()
                 if self._held_locks and self.is_pooled:
                     self._abandon_locks()
@@ -228,7 +230,7 @@ class WorkerSession(Generic[D]):
                 self._run_pending_work()
                 self._wait()
             except Exception as error:
-                if self._ready_connection is not None:  # else it is known already
+                if self._ready_connection is not None:  # else it was logged already
                     log.warning(
                         "the session that holds locks: %s", translate_error(error, self._reconnecting.display_url)
                     )
@@ -237,26 +239,24 @@ class WorkerSession(Generic[D]):
         self._shut_down()
 
     def _flush_notifications(self) -> None:
-        """Tell what is still to be told: a program that starts a run and ends should not keep a worker waiting."""
+        """Send pending notifications: a program that starts a run and ends should not keep a worker waiting."""
         self._next_notify_at = float("-inf")
         try:
             self._send_notifications()
         except Exception as error:
             log.debug("others were not notified any more: %s", error)
 
-    def _ensure_connected(self) -> D | None:
-        """What work is a function of; ``None`` while it is too early to try again."""
-        link = self._reconnecting
-        if link.connection is None and link.get_backoff_s():
+    def _ensure_connected(self) -> PgDatabase | None:
+        """The database; ``None`` while it is too early to connect again."""
+        reconnecting = self._reconnecting
+        if reconnecting.connection is None and reconnecting.get_backoff_s():
             return None
-        database = link.ensure_connected(wait=False)
-        if link.connection is not self._ready_connection:
-            self._set_up_session()
+        database = reconnecting.ensure_connected(wait=False)
+        if database.connection is not self._ready_connection:
+            self._set_up_session(database.connection)
         return database
 
-    def _set_up_session(self) -> None:
-        connection = self._reconnecting.connection
-        assert connection is not None
+    def _set_up_session(self, connection: Connection) -> None:
         is_again = self._last_error is not None or self._ready_connection is not None
         self._clear_locks()
         self._backend_pid = connection.info.backend_pid
@@ -270,24 +270,21 @@ class WorkerSession(Generic[D]):
             self._schedule_callback(None)
 
     def _has_pending_locks(self) -> bool:
-        """Whether there are locks to take, or to tell of."""
+        """Whether there are locks to take, or to report."""
         return not self.is_pooled and bool(self._wanted_locks - self._held_locks or self._unreported_locks)
 
     def _relock(self) -> None:
-        """All that are wanted, and tell of those that nobody waits for."""
+        """Take all wanted locks, and report those that no caller waits for."""
         self._relock_at = time.monotonic() + _RELOCK_DELAY_S
         self._unreported_locks.update(self._try_lock(self._wanted_locks - self._held_locks))
-        untold = self._unreported_locks & self._wanted_locks
-        if untold and self._on_relocked:
-            retaken, began = self._on_relocked, self._server_started_at
-            self._reconnecting.run(lambda database: retaken(database, untold, began), wait=False)
+        if unreported := self._unreported_locks & self._wanted_locks:
+            self._reconnecting.run(lambda db: self._on_relocked(db, unreported, self._server_started_at), wait=False)
         self._unreported_locks.clear()
 
     def _abandon_locks(self) -> None:
-        """A pooler has shown up: the locks are in sessions that it closes when it likes, and say nothing of us."""
-        held, retaken = set(self._held_locks), self._on_relocked
-        if retaken:
-            self._reconnecting.run(lambda database: retaken(database, held, None), wait=False)
+        """A pooler was detected: the locks are in sessions that it closes at will, so they say nothing about this
+        process."""
+        self._reconnecting.run(lambda db: self._on_relocked(db, self._held_locks, None), wait=False)
         self._clear_locks()
 
     def _clear_locks(self) -> None:
@@ -295,7 +292,7 @@ class WorkerSession(Generic[D]):
         self._unreported_locks.clear()
 
     def _try_lock(self, workers: Collection[int]) -> list[int]:
-        """Those of them whose locks could be taken."""
+        """Returns the workers whose locks could be taken."""
         connection = self._reconnecting.connection
         if self.is_pooled or not workers or connection is None:
             return []
@@ -321,19 +318,19 @@ class WorkerSession(Generic[D]):
                 future.set_result(result)
 
     def _unreachable_error(self) -> StoreError:
-        """Why there is no connection; it is too early to try again."""
-        why = self._last_error
-        if isinstance(why, StoreError):
-            return type(why)(*why.args)
-        return StoreUnavailable(f"{self._reconnecting.display_url} cannot be reached at the moment: {why}")
+        """The error for work that arrives while it is too early to connect again."""
+        error = self._last_error
+        if isinstance(error, StoreError):
+            return type(error)(*error.args)
+        return StoreUnavailable(f"{self._reconnecting.display_url} cannot be reached at the moment: {error}")
 
     def _send_notifications(self) -> None:
         connection = self._reconnecting.connection
         if not self._pending_channels or connection is None or self._get_notify_delay_s() > 0:
             return
         channels = [*self._pending_channels]
-        self._pending_channels.difference_update(channels)  # before it is sent: whoever comes later has it sent again
-        began = time.monotonic()
+        self._pending_channels.difference_update(channels)  # before sending: a later request is sent again
+        sent_at = time.monotonic()
         try:
             connection.execute(_NOTIFY, (TextArray(channels),))
         except psycopg.Error:
@@ -341,21 +338,21 @@ class WorkerSession(Generic[D]):
             raise
         now = time.monotonic()
         self._next_notify_at = now + min(
-            MAX_NOTIFY_INTERVAL_S, max(MIN_NOTIFY_INTERVAL_S, _NOTIFY_INTERVAL_FACTOR * (now - began))
+            MAX_NOTIFY_INTERVAL_S, max(MIN_NOTIFY_INTERVAL_S, _NOTIFY_INTERVAL_FACTOR * (now - sent_at))
         )
 
     def _get_notify_delay_s(self) -> float:
         return self._next_notify_at - time.monotonic()
 
     def _wait(self) -> None:
-        """Until somebody wants something, the server says something, or it is time for something."""
+        """Wait until there is work, a message from the server, or something is due."""
         connection = self._reconnecting.connection
         files: list[Any] = [self._wake_receiver]
         waits: list[float] = []
         if connection is None:
             waits.append(self._reconnecting.get_backoff_s())
         else:
-            self._drain_notifications(connection)  # the last statement may have brought news along
+            self._drain_notifications(connection)  # the last statement may have brought some along
             files.append(connection.pgconn.socket)
             if self._pending_channels:
                 waits.append(max(0.0, self._get_notify_delay_s()))
@@ -374,38 +371,36 @@ class WorkerSession(Generic[D]):
 
     def _drain_notifications(self, connection: Connection) -> None:
         while notification := connection.pgconn.notifies():
-            self._receive(notification.relname.decode(), notification.be_pid)
+            if connection.pgconn.notify_handler:
+                connection.pgconn.notify_handler(notification)
 
     def _handle_notify(self, notification: psycopg.Notify) -> None:
-        self._receive(notification.channel, notification.pid)
-
-    def _receive(self, channel: str, sender: int) -> None:
-        if sender != self._backend_pid:  # what this store has changed, it knows
-            self._schedule_callback(channel)
+        if notification.pid != self._backend_pid:  # this store knows its own changes
+            self._schedule_callback(notification.channel)
 
     def _schedule_callback(self, channel: str | None) -> None:
-        """Have it heard on the loop, once for all that come before the loop gets to it."""
+        """Call back on the loop, once for all notifications that arrive before the loop gets to it."""
         if channel not in self._scheduled_channels and self._loop is not None:
             self._scheduled_channels.add(channel)
             try:
                 self._loop.call_soon_threadsafe(self._run_callback, channel)
             except RuntimeError:
-                pass  # the loop is closed: nobody listens any more
+                pass  # the loop is closed
 
     def _run_callback(self, channel: str | None) -> None:
         self._scheduled_channels.discard(channel)
-        if not self._is_closing and self._on_notification:
+        if not self._is_closing:
             self._on_notification(channel)
 
     def _handle_failure(self, error: BaseException) -> None:
-        """After an error: have no connection if this one is broken, or could not be set up."""
-        link, connection = self._reconnecting, self._reconnecting.connection
+        """After an error: disconnect if the connection is broken, or could not be set up."""
+        reconnecting, connection = self._reconnecting, self._reconnecting.connection
         if connection is not None and connection is not self._ready_connection:
-            link.disconnect()
-            link.back_off()
+            reconnecting.disconnect()
+            reconnecting.back_off()
         elif connection is not None and connection.closed:
-            link.disconnect()
-        if link.connection is None:
+            reconnecting.disconnect()
+        if reconnecting.connection is None:
             self._last_error = error
             self._clear_locks()
             if self._ready_connection is not None:
@@ -432,7 +427,7 @@ class WorkerSession(Generic[D]):
 
 
 def _poll_readable(files: list[Any], timeout_s: float | None) -> list[Any]:
-    """Which of these can be read. ``poll`` takes descriptors above 1023, and Windows has only ``select``."""
+    """The files that can be read. ``poll`` takes descriptors above 1023, and Windows has only ``select``."""
     if not hasattr(select, "poll"):
         return select.select(files, [], [], timeout_s)[0]
     numbers = {file if isinstance(file, int) else file.fileno(): file for file in files}

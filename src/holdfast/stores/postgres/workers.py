@@ -53,29 +53,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.stores")
 
 DEATH_RECHECK_DELAY_S = 0.1
-"""Seconds after which a suspect is looked at again: by then, a worker that lives has its lock again."""
+"""Seconds after which a presumed dead worker is checked again: by then, a live worker has its lock again."""
 DECLARE_DEAD_TIMEOUT_S = 0.25
-"""Seconds to wait for rows of a worker that seems to be dead. It may be a process that was suspended with these rows
-locked, and all who see that would wait for as long as the server lets it be."""
+"""Seconds to wait for the rows of a worker that seems to be dead. It may be a process that was suspended while it had
+these rows locked, and every worker that notices would wait until the server ends its session."""
 REJOIN_GRACE_S = 5.0
-"""Seconds after the last failed attempt to connect in which free locks mean nothing. Others pause for up to a second
-between two attempts, and an attempt takes its time where packets get lost."""
+"""Seconds after the last failed attempt to connect in which free locks mean nothing. Other processes pause for up to a
+second between two attempts, and an attempt is slow where packets get lost."""
 
 FOLLOWER_LOCK_ID = 0
-"""The number of the lock that whoever follows runs shares; workers' ids begin at 1."""
+"""The number of the lock that all followers of runs share; workers' ids start at 1."""
 _DATABASE_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
 _LEASE_TIME = f"coalesce(%(time)s::float8, {_DATABASE_CLOCK})"
 """The database's clock, unless a test has its own."""
 
 
 NEIGHBOR_COUNT = 3
-"""How many workers each one watches: those with the next higher ids, as if all stood in a circle."""
+"""How many workers each one watches: those with the next higher ids, in a circle."""
 
 
 def _make_lock_test(number: int | str, shared: str = "") -> str:
-    """Whether nobody holds a lock, or, if ``shared``, nobody but those who share it. It is not kept.
+    """SQL for whether a lock is free; with ``shared``, whether at most sharers hold it. The lock is not kept.
 
-    ``pg_locks`` would tell it as well, but it copies all locks of the server, while everybody else waits.
+    ``pg_locks`` would show it too, but copies all locks of the server while everyone else waits.
     """
     which = f"(%(class)s::int4, {number}::int4)"
     return f"CASE WHEN pg_try_advisory_lock{shared}{which} THEN pg_advisory_unlock{shared}{which} ELSE false END"
@@ -84,7 +84,7 @@ def _make_lock_test(number: int | str, shared: str = "") -> str:
 _IS_LOCK_FREE = (
     f"CASE WHEN server_started_at = {SERVER_STARTED_AT} THEN {_make_lock_test('id', '_shared')} ELSE false END"
 )
-"""Whether the lock of a worker is free, and that means something."""
+"""SQL for whether the lock of a worker is free on the server on which the worker took it."""
 
 
 def compute_lock_class(schema: str) -> int:
@@ -99,72 +99,67 @@ class DeathEvidence(NamedTuple):
     heartbeat_at: float
     lease_expires_at: float
     has_lost_lock: bool
-    """Its lock is free, and that means something."""
+    """Its lock is free on the server on which it took it."""
 
 
 class PollResult(NamedTuple):
-    """What a look has found."""
+    """What a poll found."""
 
     presumed_dead: list[DeathEvidence]
     has_due_runs: bool
-    """Something may be claimed."""
+    """There may be runs to claim."""
     has_run_changes: bool
-    """Something was sent to, or asked of, runs that the worker holds."""
+    """There are signals or requests for runs that the worker holds."""
     disabled_workflows: str
-    """Which workflows are disabled, as one text."""
+    """The disabled workflows, as one text."""
     is_followed: bool
-    """Somebody follows runs, perhaps those that are executed here."""
+    """A reader in some process follows runs, perhaps those that are executed here."""
     compatible_from: int
-    """The version of the schema that a Holdfast must know to use it."""
+    """The schema version that a Holdfast must know to use this schema."""
     database_time: float
     """The database's clock."""
 
 
-class WorkerQueries:
+class WorkerStatements:
     """The statements about workers, for one schema."""
 
     def __init__(self, statements: PgStatements) -> None:
         schema = quote_identifier(statements.schema)
-        self._lock_class = compute_lock_class(statements.schema)
         workers, signals, runs, disabled_workflows, meta = (
             f"{schema}.{name}" for name in ("workers", "signals", "runs", "disabled_workflows", "meta")
         )
-        self._register_sql = (
-            f"INSERT INTO {workers} "
-            f"(token, name, host, pid, workflows, queues, is_listener, state, started_at, lease_expires_at, "
-            "heartbeat_at) "
-            f"SELECT %(token)s, %(name)s, %(host)s, %(pid)s, %(workflows)s, %(queues)s, %(is_listener)s, 'live', "
-            "t.now, "
-            f"t.now + %(lease)s, t.now FROM (SELECT {_LEASE_TIME} AS now) t RETURNING id"
+        self.register = (
+            f"INSERT INTO {workers} (token, name, host, pid, workflows, queues, is_listener, state, started_at, "
+            "lease_expires_at, heartbeat_at) SELECT %(token)s, %(name)s, %(host)s, %(pid)s, %(workflows)s, "
+            "%(queues)s, %(is_listener)s, 'live', t.now, t.now + %(lease)s, t.now "
+            f"FROM (SELECT {_LEASE_TIME} AS now) t RETURNING id"
         )
-        self._renew_sql = (
+        self.renew_lease = (
             f"UPDATE {workers} SET lease_expires_at = t.now + %(lease)s, heartbeat_at = t.now "
             f"FROM (SELECT {_LEASE_TIME} AS now) t WHERE id = %(worker)s AND state = 'live'"
         )
-        self._renew_listener_sql = f"{self._renew_sql} AND is_listener = 1"
-        self._expired_listeners_sql = (
+        self.renew_listener_lease = f"{self.renew_lease} AND is_listener = 1"
+        self.expired_listeners = (
             f"SELECT id, name, host, pid FROM {workers} "
             f"WHERE state = 'live' AND is_listener = 1 "
             f"AND greatest(heartbeat_at, %(since)s) + lease_expires_at - heartbeat_at < %(until)s ORDER BY id"
         )
-        self._save_server_start_sql = f"UPDATE {workers} SET server_started_at = %s WHERE id = %s AND state = 'live'"
-        self._has_lost_lock_sql = f"SELECT {_IS_LOCK_FREE} FROM {workers} WHERE id = %(worker)s"
+        self.save_server_start = f"UPDATE {workers} SET server_started_at = %s WHERE id = %s AND state = 'live'"
+        self.has_lost_lock = f"SELECT {_IS_LOCK_FREE} FROM {workers} WHERE id = %(worker)s"
         serving = f"SELECT * FROM {workers} WHERE state = 'live' AND is_listener = 0"
-        self.neighbors_sql = (
+        self.neighbors = (
             f"SELECT * FROM ((SELECT *, 0 AS lap FROM ({serving} AND id > %(me)s) w ORDER BY id LIMIT "
             f"{NEIGHBOR_COUNT}) "
             f"UNION ALL (SELECT *, 1 FROM ({serving} AND id < %(me)s) w ORDER BY id LIMIT {NEIGHBOR_COUNT})) w "
             f"ORDER BY lap, id LIMIT {NEIGHBOR_COUNT}"
         )
-        """The neighbors of a worker."""
-        self._presumed_dead_sql, nearby = (
+        self.presumed_dead, presumed_dead_neighbors = (
             f"SELECT json_agg(json_build_array(id, name, host, pid, heartbeat_at, lease_expires_at, lost)) FROM "
-            "(SELECT w.*, "
-            f"{_IS_LOCK_FREE} AS lost FROM ({some}) w) w WHERE lost OR lease_expires_at < {_LEASE_TIME}"
-            for some in (f"{serving} AND id <> %(me)s", self.neighbors_sql)
+            f"(SELECT w.*, {_IS_LOCK_FREE} AS lost FROM ({chosen}) w) w WHERE lost OR lease_expires_at < {_LEASE_TIME}"
+            for chosen in (f"{serving} AND id <> %(me)s", self.neighbors)
         )
-        self._poll_sql = (
-            f"SELECT ({nearby}), ({statements.HAS_DUE}), "
+        self.poll = (
+            f"SELECT ({presumed_dead_neighbors}), ({statements.HAS_DUE}), "
             f"EXISTS (SELECT 1 FROM {signals} s CROSS JOIN LATERAL (SELECT 1 FROM {runs} r WHERE r.key = s.run "
             f"AND r.owner + 0 = %(me)s OFFSET 0) r WHERE s.xid >= %(cursor)s::text::xid8) "
             f"OR EXISTS ({statements.REQUESTS.replace('%s', '%(me)s')}), "
@@ -172,60 +167,6 @@ class WorkerQueries:
             f"NOT {_make_lock_test(FOLLOWER_LOCK_ID)}, (SELECT value::int FROM {meta} WHERE name = 'compatible_from'), "
             f"{_LEASE_TIME}"
         )
-
-    def register_worker(
-        self, db: Database, worker: NewWorker, token: str, lease_time: float | None, lease_s: float
-    ) -> int:
-        """Write a worker's row. Its lease decides whether it lives, until its lock is noted."""
-        names = ("token", "name", "host", "pid", "workflows", "queues", "is_listener")
-        values = dict(zip(names, worker_to_row(worker, token), strict=True))
-        [(number,)] = db.query(self._register_sql, {**values, "time": lease_time, "lease": lease_s})
-        return number
-
-    def renew_lease(self, db: Database, worker: int, lease_time: float | None, lease_s: float) -> bool:
-        """Prolong a lease. False: the worker is live no more."""
-        return db.execute(self._renew_sql, {"worker": worker, "time": lease_time, "lease": lease_s}) == 1
-
-    def renew_listener_lease(self, db: Database, worker: int, lease_time: float | None, lease_s: float) -> bool:
-        """The same for a worker by lease; false as well if it is none."""
-        return db.execute(self._renew_listener_sql, {"worker": worker, "time": lease_time, "lease": lease_s}) == 1
-
-    def find_expired_listeners(self, db: Database, window: LeaseWindow) -> list[PresumedDeadWorker]:
-        """Workers by lease whose lease has passed within ``window``."""
-        return [
-            PresumedDeadWorker(*row, is_listener=True)
-            for row in db.query(self._expired_listeners_sql, window._asdict())
-        ]
-
-    def save_server_start(self, db: Database, worker: int, server_started_at: float | None) -> None:
-        """A worker has its lock, on a server that has begun then. ``None``: its lease decides, not its lock."""
-        db.execute(self._save_server_start_sql, (server_started_at, worker))
-
-    def poll(
-        self, db: Database, me: int, scope: ClaimScope, cursor: int, now: float, lease_time: float | None
-    ) -> PollResult:
-        """Look for all that might have become a worker's business.
-
-        ``lease_time`` is given where the clock is not trusted.
-        """
-        values = {"class": self._lock_class, "now": now, "time": lease_time, "me": me, "cursor": cursor}
-        [row] = db.query(self._poll_sql, {**scope.to_parameters(db), **values})
-        return PollResult(_parse_evidence(row[0]), *row[1:])
-
-    def find_presumed_dead(self, db: Database, me: int, lease_time: float | None) -> list[DeathEvidence]:
-        """All workers that may be dead."""
-        return _parse_evidence(
-            db.query(self._presumed_dead_sql, {"class": self._lock_class, "time": lease_time, "me": me})[0][0]
-        )
-
-    def set_following(self, db: Database, is_following: bool) -> None:
-        """Let others see, by a lock, that somebody here follows runs; or no more."""
-        change = "lock" if is_following else "unlock"
-        db.query(f"SELECT pg_advisory_{change}_shared(%s::int4, %s::int4)", (self._lock_class, FOLLOWER_LOCK_ID))
-
-    def has_lost_lock(self, db: Database, worker: PresumedDeadWorker) -> bool:
-        """Whether a worker's lock is free, and that means something."""
-        return db.query(self._has_lost_lock_sql, {"worker": worker.id, "class": self._lock_class}) == [(True,)]
 
 
 class PgClaims(SqlClaims):
@@ -235,9 +176,9 @@ class PgClaims(SqlClaims):
         super().__init__(store)
         self._store = store
         self.scope = ClaimScope((), ())
-        """What this process's workers serve, as far as they have asked for it."""
+        """What this process's workers serve, from their last request."""
         self.signal_cursor = 0
-        """Where the last look for signals ended."""
+        """The cursor after the last read of signals."""
 
     async def claim(
         self,
@@ -270,19 +211,20 @@ class PgWorkers(Workers):
     """The workers on a PostgreSQL database."""
 
     def __init__(self, store: PgStore, claims: PgClaims, poll_interval_s: float) -> None:
-        self.queries = WorkerQueries(PgStatements(store.schema))
+        self.statements = WorkerStatements(PgStatements(store.schema))
+        self._lock_class = compute_lock_class(store.schema)
         self._store = store
         self._claims = claims
         self._poll_interval_s = poll_interval_s
         self._own_workers: set[int] = set()
         """Workers registered through this object that have not retired."""
         self._dead_workers: set[int] = set()
-        """Those that were declared dead, and whose locks are still held here."""
+        """Own workers that were declared dead, and whose locks are still held here."""
         self._disabled_workflows = ""
         self._presumed_dead: list[DeathEvidence] = []
-        """Workers that the last look has found to be perhaps dead."""
+        """Workers that the last poll found to be perhaps dead."""
         self._polled_at = 0.0
-        """The database's clock at the last look."""
+        """The database's clock at the last poll."""
         self._poll_task: asyncio.Task[None] | None = None
         self._has_polled = False
 
@@ -292,60 +234,59 @@ class PgWorkers(Workers):
             self._poll_task.cancel()
             self._poll_task = None
 
-    def abandon(self, writer: ConnectionWorker[PgDatabase]) -> None:
+    def abandon(self, writer: ConnectionWorker) -> None:
         """Retire this object's workers without a loop."""
         for worker in self._own_workers:
             with suppress(StoreError, UsageError):
                 writer.run_blocking(partial(retire_worker, worker=worker, now=self._store.now()))
 
     def clear(self) -> None:
-        """The store is closed: the locks of whoever has not retired are gone with the connection that had them."""
+        """The store is closed. The locks of workers that have not retired ended with their connection."""
         self._poll_task = None
         self._own_workers.clear()
 
     async def register(self, worker: NewWorker, lease_s: float) -> int:
-        token = secrets.token_hex(8)
-        if worker.is_listener:  # it is none of this process's: there is nothing to lock, and to look for
-            return await self._store.write(
-                lambda db: self.queries.register_worker(db, worker, token, self._store.lease_time, lease_s)
-            )
-        while self._dead_workers:
+        while self._dead_workers and not worker.is_listener:
             await self._store.session.unlock_worker(self._dead_workers.pop())
-        number = await self._store.write(
-            lambda db: self.queries.register_worker(db, worker, token, self._store.lease_time, lease_s)
-        )
+        names = ("token", "name", "host", "pid", "workflows", "queues", "is_listener")
+        row = dict(zip(names, worker_to_row(worker, secrets.token_hex(8)), strict=True))
+        values = {**row, "time": self._store.lease_time, "lease": lease_s}
+        [(number,)] = await self._store.write(lambda db: db.query(self.statements.register, values))
+        if worker.is_listener:  # a process elsewhere: there is nothing to lock, and nothing to poll for
+            return number
         self._own_workers.add(number)
-        began = await self._store.session.lock_worker(number)
-        if began is not None:
-            await self._store.write(lambda db: self.queries.save_server_start(db, number, began))
+        server_started_at = await self._store.session.lock_worker(number)
+        if server_started_at is not None:  # until this is saved, the lease decides
+            await self._store.write(lambda db: self.save_server_starts(db, [number], server_started_at))
         if self._poll_interval_s and self._poll_task is None:
             self._poll_task = asyncio.get_running_loop().create_task(self._poll_forever())
         return number
 
-    def save_server_starts(self, db: PgDatabase, workers: Collection[int], server_started_at: float | None) -> None:
-        """The keeper has locks again, or has got them late, or cannot have any."""
+    def save_server_starts(self, db: Database, workers: Collection[int], server_started_at: float | None) -> None:
+        """Save under which start of the server workers hold their locks. ``None``: their leases decide."""
         for worker in workers:
-            self.queries.save_server_start(db, worker, server_started_at)
+            db.execute(self.statements.save_server_start, (server_started_at, worker))
 
     async def renew_listener_lease(self, worker: int, lease_s: float) -> bool:
         return await self._store.session.run(
-            lambda db: self.queries.renew_listener_lease(db, worker, self._store.lease_time, lease_s)
+            partial(self._renew, self.statements.renew_listener_lease, worker, lease_s)
         )
 
     def renew_lease(self, worker: int, lease_s: float) -> bool:
-        held = self._store.session.run_blocking(
-            lambda db: self.queries.renew_lease(db, worker, self._store.lease_time, lease_s)
-        )
-        if not held:
+        is_live = self._store.session.run_blocking(partial(self._renew, self.statements.renew_lease, worker, lease_s))
+        if not is_live:
             self._own_workers.discard(worker)
             self._dead_workers.add(worker)
-        return held
+        return is_live
+
+    def _renew(self, statement: str, worker: int, lease_s: float, db: Database) -> bool:
+        return db.execute(statement, {"worker": worker, "time": self._store.lease_time, "lease": lease_s}) == 1
 
     async def retire(self, worker: int) -> None:
         await self._store.write(lambda db: retire_worker(db, worker, self._store.now()))
         self._own_workers.discard(worker)
         self._store.notifier.notify_work()
-        with suppress(StoreUnavailable):  # then it is free already
+        with suppress(StoreUnavailable):  # then the lock is free already
             await self._store.session.unlock_worker(worker)
 
     async def reap_dead(
@@ -353,45 +294,49 @@ class PgWorkers(Workers):
     ) -> ReapResult:
         if self._poll_task is None or not self._has_polled:
             await self._poll(except_worker)
-        doubtful, self._presumed_dead = self._presumed_dead, []
-        # Of two times the earlier one: the database's clock may have been set since the window was made.
+        presumed_dead, self._presumed_dead = self._presumed_dead, []
+        # The earlier of two times: the database's clock may have been set since the window was made.
         until = self._polled_at if window is None else min(window.until, self._polled_at)
         counted = LeaseWindow(0.0 if window is None else window.since, until)
         suspects = [
-            one.worker
-            for one in doubtful
-            if (one.has_lost_lock and self._can_trust_locks())
-            or counted.has_expired(one.heartbeat_at, one.lease_expires_at)
+            evidence.worker
+            for evidence in presumed_dead
+            if (evidence.has_lost_lock and self._can_trust_locks())
+            or counted.has_expired(evidence.heartbeat_at, evidence.lease_expires_at)
         ]
         if include_listeners:
-            listeners = await self._store.read(lambda db: self.queries.find_expired_listeners(db, counted))
-            suspects += [one for one in listeners if one.id != except_worker]
+            rows = await self._store.read(lambda db: db.query(self.statements.expired_listeners, counted._asdict()))
+            listeners = [PresumedDeadWorker(*row, is_listener=True) for row in rows]
+            suspects += [listener for listener in listeners if listener.id != except_worker]
         reaped = ReapResult()
         for suspect in suspects:
             try:
-                one = await self._store.writer.run_in_thread(partial(self._declare_dead, suspect, counted))
+                found = await self._store.writer.run_in_thread(partial(self._declare_dead, suspect, counted))
             except StoreLocked:
-                continue  # another worker is at it, or it was stopped in the middle of a commit: the next look tells
+                continue  # another worker is doing it, or the suspect was stopped in a commit: the next poll decides
             reaped = ReapResult(
-                reaped.worker_ids + one.worker_ids,
-                reaped.released_count + one.released_count,
-                reaped.dead_run_ids + one.dead_run_ids,
+                reaped.worker_ids + found.worker_ids,
+                reaped.released_count + found.released_count,
+                reaped.dead_run_ids + found.dead_run_ids,
             )
         if reaped.worker_ids:
-            self._store.notifier.notify_all()  # also what the dead ones have not told any more
+            self._store.notifier.notify_all()  # also of what the dead workers did not notify any more
         return reaped
 
     def _can_trust_locks(self) -> bool:
-        """Whether a free lock means that a worker is dead, and not that all were cut off a moment ago."""
+        """Whether a free lock means that a worker is dead, and not that all workers were cut off a moment ago."""
         return monotonic() - self._store.unreachable_at > REJOIN_GRACE_S
 
     def _declare_dead(self, worker: PresumedDeadWorker, window: LeaseWindow, db: PgDatabase) -> ReapResult:
-        """Bury a worker, unless somebody holds what that needs: commits must not have to wait for long behind it."""
+        """Declare a worker dead, unless another session holds the rows for long: commits must not wait for that."""
 
-        def is_dead(suspect: PresumedDeadWorker, beat_at: float, lease_until: float) -> bool:
-            if window.has_expired(beat_at, lease_until):
+        def is_dead(suspect: PresumedDeadWorker, heartbeat_at: float, lease_expires_at: float) -> bool:
+            if window.has_expired(heartbeat_at, lease_expires_at):
                 return True
-            return not suspect.is_listener and self._can_trust_locks() and self.queries.has_lost_lock(db, suspect)
+            if suspect.is_listener or not self._can_trust_locks():
+                return False
+            values = {"worker": suspect.id, "class": self._lock_class}
+            return db.query(self.statements.has_lost_lock, values) == [(True,)]
 
         db.lock_timeout_s = DECLARE_DEAD_TIMEOUT_S
         try:
@@ -399,60 +344,68 @@ class PgWorkers(Workers):
         finally:
             db.lock_timeout_s = None
 
+    def set_following(self, db: Database, is_following: bool) -> None:
+        """Show other processes by a lock that a reader here follows runs, or stop showing it."""
+        change = "lock" if is_following else "unlock"
+        db.query(f"SELECT pg_advisory_{change}_shared(%s::int4, %s::int4)", (self._lock_class, FOLLOWER_LOCK_ID))
+
     # Polling
 
     async def _poll_forever(self) -> None:
-        failing = False
+        is_failing = False
         while True:
             await asyncio.sleep(self._poll_interval_s)
             try:
                 await self._poll(max(self._own_workers, default=None))
-                failing = False
+                is_failing = False
             except StoreError as error:
-                if not failing:
+                if not is_failing:
                     log.warning("the store cannot be read; trying again: %s", error)
-                failing = True
+                is_failing = True
             except Exception:
                 log.exception("looking for what has changed failed; trying again")
 
     async def _poll(self, me: int | None) -> None:
-        seen = await self._run_poll_query(me)
-        if seen.presumed_dead or me is None or not self._poll_interval_s:  # else only the worker's neighbors matter
-            seen = seen._replace(presumed_dead=await self._find_presumed_dead(me))
-        if seen.presumed_dead and self._poll_interval_s:
+        polled = await self._run_poll_query(me)
+        presumed_dead = polled.presumed_dead
+        if presumed_dead or me is None or not self._poll_interval_s:  # otherwise only the worker's neighbors matter
+            presumed_dead = await self._find_presumed_dead(me)
+        if presumed_dead and self._poll_interval_s:
             await asyncio.sleep(DEATH_RECHECK_DELAY_S)
-            known = {one.worker for one in seen.presumed_dead}
-            seen = seen._replace(
-                presumed_dead=[one for one in await self._find_presumed_dead(me) if one.worker in known]
-            )
+            workers = {evidence.worker for evidence in presumed_dead}
+            presumed_dead = [evidence for evidence in await self._find_presumed_dead(me) if evidence.worker in workers]
         self._has_polled = True
-        self._presumed_dead, self._polled_at = seen.presumed_dead, seen.database_time
-        self._store.notifier.is_followed = seen.is_followed
+        self._presumed_dead, self._polled_at = presumed_dead, polled.database_time
+        self._store.notifier.is_followed = polled.is_followed
         if (
-            seen.presumed_dead
-            or seen.has_due_runs
-            or seen.has_run_changes
-            or seen.disabled_workflows != self._disabled_workflows
+            presumed_dead
+            or polled.has_due_runs
+            or polled.has_run_changes
+            or polled.disabled_workflows != self._disabled_workflows
         ):
-            self._disabled_workflows = seen.disabled_workflows
+            self._disabled_workflows = polled.disabled_workflows
             self._store.report_change()
 
     async def _find_presumed_dead(self, me: int | None) -> list[DeathEvidence]:
-        return await self._store.read(lambda db: self.queries.find_presumed_dead(db, me or 0, self._store.lease_time))
+        values = {"class": self._lock_class, "time": self._store.lease_time, "me": me or 0}
+        [(found,)] = await self._store.read(lambda db: db.query(self.statements.presumed_dead, values))
+        return _parse_evidence(found)
 
     async def _run_poll_query(self, me: int | None) -> PollResult:
-        def look(db: Database) -> tuple[PollResult, float, float]:
-            asked = monotonic()
-            seen = self.queries.poll(
-                db, me or 0, self._claims.scope, self._claims.signal_cursor, self._store.now(), self._store.lease_time
-            )
-            return seen, asked, monotonic()
+        def poll(db: Database) -> tuple[PollResult, float, float]:
+            values = {
+                **self._claims.scope.to_parameters(db), "class": self._lock_class, "now": self._store.now(),
+                "time": self._store.lease_time, "me": me or 0, "cursor": self._claims.signal_cursor,
+            }  # fmt: skip
+            sent_at = monotonic()
+            [row] = db.query(self.statements.poll, values)
+            return PollResult(_parse_evidence(row[0]), *row[1:]), sent_at, monotonic()
 
-        seen, asked, answered = await self._store.read(look)
-        self._store.sync_clock(seen.database_time, asked, answered)
-        self._store.check_schema(seen.compatible_from)
-        return seen
+        polled, sent_at, received_at = await self._store.read(poll)
+        self._store.sync_clock(polled.database_time, sent_at, received_at)
+        self._store.check_schema(polled.compatible_from)
+        return polled
 
 
-def _parse_evidence(found: list[list[Any]] | None) -> list[DeathEvidence]:
-    return [DeathEvidence(PresumedDeadWorker(*one[:4]), *one[4:]) for one in found or ()]
+def _parse_evidence(rows: list[list[Any]] | None) -> list[DeathEvidence]:
+    return [DeathEvidence(PresumedDeadWorker(*row[:4]), *row[4:]) for row in rows or ()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
-from holdfast.stores import rules
+from holdfast.stores import rules, worker_deaths
 from holdfast.stores.daily_usage import make_increment
 from holdfast.stores.operations import AppendRecord, CancelState, FinishRun, OpStatus, ParkRun, ReleaseRun, SaveAttempt
 from holdfast.stores.sql.ready_states import ReadyState
@@ -95,7 +95,7 @@ class ClaimedRunOperations(Transaction):
         delivery_count = suspicion = 0
         if op.error is not None:
             delivery_count, max_deliveries, suspicion = self._get_delivery_counts(op.key)
-            if not rules.can_redeliver(delivery_count, max_deliveries):  # the error stays in the row, however large
+            if not worker_deaths.can_redeliver(delivery_count, max_deliveries):  # even a large error stays in the row
                 row = (delivery_count + 1, op.error, self._now, run.key)
                 self._buffer_write("runs", self._sql.MARK_RUN_DEAD, run.key, row)
                 self._end_run(run, RunState.DEAD, op.error, self._now)

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores import rules
+from holdfast.stores import run_errors
 from holdfast.stores.claims import Claims, NewSignals, RunRequests
 from holdfast.stores.disabled_workflows import DisabledWorkflow, DisabledWorkflows
 from holdfast.stores.operations import Run
@@ -172,7 +172,7 @@ def _fail_unreadable(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]
 def _end_unreadable(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]], now: float) -> None:
     transaction = Transaction(db, now)
     for key, problem in unreadable:
-        error = rules.encode_corrupt_error(str(problem))
+        error = run_errors.encode_corrupt_error(str(problem))
         if db.execute(db.sql.FAIL_UNREADABLE, (error, now, key)):
             log.error("a run is ended, because it cannot be read: %s", problem)
             transaction.handle_run_end(key, RunState.FAILED, error, now)

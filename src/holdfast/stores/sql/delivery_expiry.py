@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.states import RunState
-from holdfast.stores import rules
+from holdfast.stores import run_errors
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.transaction import Transaction
 
@@ -34,7 +34,7 @@ class _ExpiryTransaction(Transaction):
         self.read_fences(keys, (), keys)
         late = self._db.query(self._sql.RECHECK_OVERDUE, (self._now, self._db.to_list_parameter(keys)))
         for key, run_id in late:
-            error = rules.encode_deadline_error(run_id)
+            error = run_errors.encode_deadline_error(run_id)
             self._buffer_write("runs", self._sql.FINISH_RUN, key, (RunState.FAILED, None, error, self._now, None, key))
             self._end_run(self._fences_by_key[key], RunState.FAILED, error, self._now)
         return [run_id for _, run_id in late]

@@ -37,6 +37,7 @@ from holdfast.stores.sql.database import Database, InvalidText
 from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.sql.queue_settings import delete_idle_keys
 from holdfast.stores.sql.statements import MAX_INT64
+from holdfast.stores.workers import get_listener_cutoff, get_worker_cutoff
 
 _MAX_SWEPT_RUNS = 200
 """Runs that one transaction sweeps at most."""
@@ -265,8 +266,8 @@ def _sweep_pruned(db: Database, limit: int, now: float) -> SweepResult:
             db.write(getattr(db.sql, name), swept)
     blob_count, blob_size = _delete_unused_blobs(db, references)
     delete_idle_keys(db, now, limit)
-    db.write(db.sql.DELETE_OLD_LISTENERS, [(limit, rules.get_listener_cutoff(None, now), now)])
-    db.write(db.sql.DELETE_OLD_WORKERS, [(limit, rules.get_worker_cutoff(None, now), now)])
+    db.write(db.sql.DELETE_OLD_LISTENERS, [(limit, get_listener_cutoff(None, now), now)])
+    db.write(db.sql.DELETE_OLD_WORKERS, [(limit, get_worker_cutoff(None, now), now)])
     db.commit()
     return SweepResult(records, blob_count, size + blob_size, is_done=len(swept) == len(pruned) < max_runs)
 

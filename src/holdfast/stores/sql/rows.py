@@ -14,7 +14,8 @@ from holdfast.errors import StoreCorrupt
 from holdfast.stores.contract import RunUsage, WorkflowSpec
 from holdfast.stores.journal_pages import JournalSegment
 from holdfast.stores.operations import CancelState, NewRun, Run, SaveAttempt
-from holdfast.stores.rules import encode_corrupt_error, get_first_wake_at
+from holdfast.stores.rules import get_first_wake_at
+from holdfast.stores.run_errors import encode_corrupt_error
 from holdfast.stores.served_versions import make_served_name, split_served_name
 from holdfast.stores.sql.database import Row
 from holdfast.stores.sql.ready_states import ReadyState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from holdfast.stores.schedules import Schedule, ScheduleDefinition, Schedules, merge_schedule, read_options
+from holdfast.stores.schedules import Schedule, ScheduleDefinition, Schedules, merge_schedule
 from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.sql.rows import RowReader, read_each
@@ -113,7 +113,7 @@ def _read_schedule(reader: RowReader, row: Row) -> Schedule:
     without_options = ScheduleDefinition(
         name, workflow, timing, inputs, catch_up, max_catch_up, overlap, is_declared_in_code=is_declared == 1
     )
-    definition = read_options(without_options, options)
+    definition = without_options.with_options_json(options)
     if definition is None:
         raise reader.make_unreadable_error(f"schedule {name!r}", f"{options!r} is not how runs are started")
     return Schedule(definition, *times, is_announced=bool(is_announced))

@@ -1,4 +1,4 @@
-"""Claims of suspects: runs whose workers have died more than once without a new record (see ``rules``).
+"""Claims of suspects: runs whose workers have died more than once without a new record (see ``worker_deaths``).
 
 A suspect that may be claimed has ``ReadyState.SUSPECT``, whatever its queue, so an ordinary claim never reads one.
 Suspects have their own index, which is nearly always empty. In a limited queue a suspect needs a slot, like any run
@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from holdfast.admission.queue_limits import Admission, QueueAdmission
-from holdfast.stores import rules
+from holdfast.stores import worker_deaths
 from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.limited_queues import LimitedQueue, ServedVersions
 
@@ -52,7 +52,7 @@ def choose_runs(
     in_queues = [run for run in found if queues is None or run.queue in queues]
     if not in_queues:
         return []
-    chosen = rules.choose_suspects(in_queues, limit, QueueSlots(db, limited).take_slot)
+    chosen = worker_deaths.choose_suspects(in_queues, limit, QueueSlots(db, limited).take_slot)
     if not chosen:
         return []
     locked = {row[0] for row in db.query(db.sql.LOCK_DUE, (db.to_list_parameter([run.key for run in chosen]),))}

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.core.states import RunState
-from holdfast.stores import rules
+from holdfast.stores import run_errors, worker_deaths
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import LiveEvent
 from holdfast.stores.served_versions import list_served_names, make_served_name
 from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.rows import RowReader, names_to_json, spec_to_row
 from holdfast.stores.sql.transaction import Transaction
-from holdfast.stores.workers import NewWorker, ReapResult
+from holdfast.stores.workers import NewWorker, ReapResult, describe_worker, merge_workflows
 
 _MAX_EVENTS_READ = 1000
 """Live events that are read to find the steps that were in flight when a run's worker died."""
@@ -67,7 +67,7 @@ def publish_workflows(
     ]
     row = None if worker is None else db.query_one(db.sql.WORKER, worker)
     before = () if row is None else reader.read_worker(row).workflows
-    after = () if row is None else rules.merge_workflows(before, list_served_names(specs))
+    after = () if row is None else merge_workflows(before, list_served_names(specs))
     if not changed and after == before:
         return
     db.begin()
@@ -102,12 +102,12 @@ def declare_dead(
         held = db.query(db.sql.LOCK_CLAIMED_RUNS, (worker.id,))
         db.execute(db.sql.WAKE_PARKED_BY, (now, worker.id))  # after waiting for a park that was under way
         for key, run_id, delivery_count, max_deliveries, suspicion in held:
-            effect = rules.get_worker_death_effect(delivery_count, max_deliveries, suspicion, len(held))
+            effect = worker_deaths.get_worker_death_effect(delivery_count, max_deliveries, suspicion, len(held))
             if effect.is_dead:
                 rows = db.query(db.sql.NEW_LIVE_EVENTS, (key, 0, _MAX_EVENTS_READ))
-                description = rules.describe_worker(*worker[1:4], is_listener=worker.is_listener)
+                description = describe_worker(*worker[1:4], is_listener=worker.is_listener)
                 live_events = [LiveEvent(*row[1:]) for row in rows]
-                error = rules.encode_death_error(run_id, effect.delivery_count, description, live_events)
+                error = run_errors.encode_death_error(run_id, effect.delivery_count, description, live_events)
                 db.write(db.sql.MARK_RUN_DEAD, [(effect.delivery_count, error, now, key)])
                 transaction.handle_run_end(key, RunState.DEAD, error, now)
                 dead_runs.append(run_id)

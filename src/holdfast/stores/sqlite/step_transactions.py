@@ -17,15 +17,15 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 from holdfast.core.records import Attempt
 from holdfast.errors import StepFailed, StoreUnavailable
 from holdfast.stores import rules
 from holdfast.stores.operations import OpStatus, Run
-from holdfast.stores.sql.step_transactions import resolve_attempt
+from holdfast.stores.sql.step_transactions import GuardedConnection, SqlStepTransaction
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.connections import (
     LOCK_TIMEOUT_S,
@@ -34,18 +34,12 @@ from holdfast.stores.sqlite.connections import (
     validate_schema_version,
 )
 from holdfast.stores.sqlite.errors import to_store_error
-from holdfast.stores.step_transactions import (
-    StepTransaction,
-    StepTransactions,
-    make_end_refused_error,
-    make_ended_by_step_error,
-)
+from holdfast.stores.step_transactions import StepTransactions, make_end_refused_error, make_ended_by_step_error
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.store import SqliteStore
 
 _INTERRUPT_INTERVAL_S = 0.001
-_NESTED_HINT = "For a part of it that may fail, use SAVEPOINT, ROLLBACK TO and RELEASE."
 
 
 class StepCursor(sqlite3.Cursor):
@@ -63,8 +57,10 @@ class StepCursor(sqlite3.Cursor):
         raise make_end_refused_error("executescript()", "Execute the statements one by one.")
 
 
-class StepConnection(sqlite3.Connection):
+class StepConnection(GuardedConnection, sqlite3.Connection):
     """The connection that a step gets."""
+
+    nested_hint: ClassVar[str] = "For a part of it that may fail, use SAVEPOINT, ROLLBACK TO and RELEASE."
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -98,7 +94,7 @@ class StepConnection(sqlite3.Connection):
                 yield
             except sqlite3.DatabaseError as error:
                 if self.denied_operation:
-                    raise make_end_refused_error(self.denied_operation, _NESTED_HINT) from error
+                    raise make_end_refused_error(self.denied_operation, self.nested_hint) from error
                 raise
 
     def authorize(self, action: int, operation: str | None, *_: Any) -> int:
@@ -108,45 +104,25 @@ class StepConnection(sqlite3.Connection):
         self.denied_operation = operation or ""
         return sqlite3.SQLITE_DENY
 
-    def commit(self) -> NoReturn:
-        raise make_end_refused_error("connection.commit()")
-
-    def rollback(self) -> NoReturn:
-        raise make_end_refused_error("connection.rollback()", _NESTED_HINT)
-
-    def close(self) -> NoReturn:
-        raise make_end_refused_error("connection.close()")
-
-    def __enter__(self) -> NoReturn:
-        raise make_end_refused_error("`with connection:`", _NESTED_HINT)
-
     def __del__(self) -> None:
         self.force_close()  # the thread of an abandoned step may be its last user
 
     def force_close(self) -> None:
-        super().close()
+        sqlite3.Connection.close(self)
 
 
-class SqliteStepTransaction(StepTransaction):
+class SqliteStepTransaction(SqlStepTransaction):
     """The transaction of one attempt."""
 
     connection: StepConnection
 
     def __init__(
-        self,
-        connection: StepConnection,
-        path: Path,
-        run: Run,
-        attempt: Attempt,
-        on_end: Callable[[], None],
-        resolve_attempt: Callable[[], Awaitable[OpStatus]],
+        self, store: SqliteStore, run: Run, attempt: Attempt, connection: StepConnection, on_end: Callable[[], None]
     ) -> None:
+        super().__init__(store, run, attempt)
         self.connection = connection
-        self._path = path
-        self._run = run
-        self._attempt = attempt
+        self._path = store.path
         self._on_end = on_end
-        self._resolve_attempt = resolve_attempt
         self._has_tried_commit = False
 
     @property
@@ -243,13 +219,9 @@ class SqliteStepTransactions(StepTransactions):
         finally:
             if connection is None:
                 self._lock.release()
-        if connection is None:
-            return None
-
-        def resolve() -> Awaitable[OpStatus]:
-            return store.write(lambda db: resolve_attempt(db, run, attempt, store.now()))
-
-        return SqliteStepTransaction(connection, store.path, run, attempt, self._lock.release, resolve)
+        return (
+            None if connection is None else SqliteStepTransaction(store, run, attempt, connection, self._lock.release)
+        )
 
 
 def _begin_transaction(path: Path, run: Run) -> StepConnection | None:

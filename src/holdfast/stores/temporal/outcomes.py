@@ -19,7 +19,7 @@ from holdfast.codec import encode_error
 from holdfast.core.records import Record, RecordKind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, StepFailed
-from holdfast.stores.rules import encode_child_failure, make_unknown_outcome_error
+from holdfast.stores.run_errors import encode_child_failure, make_unknown_outcome_error
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.awaited_run import AwaitedRun, found_run_from_json
 from holdfast.stores.temporal.carried_records import unpack, unpack_signal_ids

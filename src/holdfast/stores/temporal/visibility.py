@@ -23,7 +23,7 @@ from temporalio.client import Client
 
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError, StoreError
-from holdfast.stores import rules
+from holdfast.stores import run_errors
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.operations import Run
 from holdfast.stores.temporal import identifiers
@@ -255,5 +255,5 @@ def is_row_match(run: Run, where: RunFilter) -> bool:
     return (
         (not where.states or run.state in where.states)
         and (where.parent is None or run.parent == where.parent)
-        and (where.text is None or rules.has_text(run, where.text))
+        and (where.text is None or run_errors.has_text(run, where.text))
     )

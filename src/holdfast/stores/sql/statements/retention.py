@@ -8,10 +8,10 @@ references in a later statement.
 
 from __future__ import annotations
 
-from holdfast.stores.rules import WORKER_RETENTION_S
 from holdfast.stores.sql.statements.columns import PAYLOAD_COLUMNS
 from holdfast.stores.sql.statements.queues import lock_listed
 from holdfast.stores.sql.templates import Catalog, Delete, Insert, InsertSelected, Lookup, Query, Write
+from holdfast.stores.workers import WORKER_RETENTION_S
 
 _RUN_SIZE = "octet_length(inputs) + coalesce(octet_length(output), 0) + coalesce(octet_length(error), 0)"
 

@@ -24,8 +24,7 @@ def make_compensation(step: StepDefinition, compensating_step: StepDefinition, s
     if compensating_step.compensation is not None:
         raise DefinitionError(
             f"{label} has a compensation itself ({compensating_step.compensation.step.name!r}), and nothing is undone "
-            "twice: "
-            f"drop compensate= from {compensating_step.name!r}"
+            f"twice: drop compensate= from {compensating_step.name!r}"
         )
     signature = inspect.signature(step.function)
     taken: list[str] = []

@@ -68,9 +68,8 @@ def resolve_hints(function: Callable[..., Any]) -> dict[str, Any]:
     except NameError as error:
         raise DefinitionError(
             f"{function.__name__!r} ({format_location(function)}): an annotation cannot be resolved ({error}). "
-            "Holdfast "
-            f"needs it to record values by their type: import it at the top of the module, outside `if "
-            f"TYPE_CHECKING:`."
+            "Holdfast needs it to record values by their type: import it at the top of the module, outside `if "
+            "TYPE_CHECKING:`."
         ) from None
 
 

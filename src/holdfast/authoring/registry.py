@@ -42,9 +42,8 @@ def _describe_duplicate(name: str, one: WorkflowDefinition, other: WorkflowDefin
     places = f"{format_location(one.function)} and {format_location(other.function)}"
     if not version and not one.also_served_versions and not other.also_served_versions:
         return (
-            f"two workflows are named {workflow!r}: {places}. "
-            f"Runs are found by name: give one of them another with `name=...`, or a `version=` of its own if it is "
-            f"other code for the same workflow."
+            f"two workflows are named {workflow!r}: {places}. Runs are found by name: give one of them another with "
+            "`name=...`, or a `version=` of its own if it is other code for the same workflow."
         )
     runs = f"of version {version!r}" if version else "without a version"
     return (

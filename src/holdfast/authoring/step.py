@@ -386,8 +386,7 @@ def resolve_compensation(value: Any, subject: str) -> StepDefinition:
         if step.declaration is not None:
             raise DefinitionError(
                 f"{subject}: compensate={step.name!r} is step {step.declaration.number} of a class workflow, which "
-                "runs "
-                f"anyway: write it without a number"
+                "runs anyway: write it without a number"
             )
         return step.definition
     if isinstance(value, str):

@@ -178,8 +178,7 @@ class Execution:
             self.fatal_error = WorkflowNeverYields(
                 f"run {self.run_id!r}: workflow code has run {MAX_CALLBACKS:,} callbacks without waiting for anything "
                 f"that is recorded{self._format_location()}. A loop around `asyncio.sleep(0)` never ends here: wait "
-                "with "
-                f"`asyncio.sleep(seconds)`, a step or a signal."
+                "with `asyncio.sleep(seconds)`, a step or a signal."
             )
             return True
         return False
@@ -557,8 +556,7 @@ class Execution:
             return
         self.fatal_error = WorkflowStuck(
             f"run {self.run_id!r} waits for something that nothing recorded can wake{self._format_location()}. "
-            "Workflow code "
-            f"may wait only for steps, timers, signals and its own tasks: do this in a step."
+            "Workflow code may wait only for steps, timers, signals and its own tasks: do this in a step."
         )
 
     def _format_location(self) -> str:

@@ -56,10 +56,8 @@ def _make_exceeded_error(run_id: str, step: str, shortage: BudgetShortage) -> Bu
     expected = f", and this call may use {words(shortage.expected)}" if shortage.expected else ""
     return BudgetExceeded(
         f"{step!r} of run {run_id!r} was not made: {whose} of {words(shortage.max_amount)} would be passed "
-        f"({words(shortage.used)} used{expected}). "
-        f"The run waits: `holdfast budget {shortage.run_id} --{limit} {_suggest_budget(shortage)}` gives it more, and "
-        "lets it go "
-        f"on.",
+        f"({words(shortage.used)} used{expected}). The run waits: `holdfast budget {shortage.run_id} --{limit} "
+        f"{_suggest_budget(shortage)}` gives it more, and lets it go on.",
         shortage.run_id,
         limit,
     )
@@ -69,8 +67,7 @@ def _make_unpriced_error(run_id: str, shortage: BudgetShortage) -> ModelRequestR
     whose = "the run" if shortage.run_id == run_id else f"run {shortage.run_id!r}, which started this one,"
     return ModelRequestRejected(
         f"its price is not known, and {whose} has a budget of ${shortage.max_amount:,.10g}, which could not be kept: "
-        "give it "
-        f"one in tokens, as in Budget(tokens=100_000), or use a model whose price is known"
+        "give it one in tokens, as in Budget(tokens=100_000), or use a model whose price is known"
     )
 
 

@@ -121,8 +121,7 @@ async def _commit_shielded(
     if verdict is not OpStatus.DONE:
         raise TransactionAborted from StoreUnavailable(
             f"the database has ended the transaction of step {context.name!r} of run {step_run.driver.run.id!r} when "
-            "it was "
-            f"to be committed; nothing of it stays"
+            "it was to be committed; nothing of it stays"
         )
 
 

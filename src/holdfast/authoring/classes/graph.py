@@ -154,8 +154,7 @@ class _GraphBuilder:
             if field in self._member_by_method:
                 raise DefinitionError(
                     f"{self._subject}: {field!r} is both a field of a template (id= or a queue's key=), and so an "
-                    "input, "
-                    f"and the method of step {self._member_by_method[field].number}: rename one of them"
+                    f"input, and the method of step {self._member_by_method[field].number}: rename one of them"
                 )
         roots = [member for member in self._members if not member.declaration.depends_on]
         names = dict.fromkeys([*self._template_fields, *(name for member in roots for name in member.parameters)])
@@ -249,8 +248,7 @@ class _GraphBuilder:
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise DefinitionError(
                 f"{self._subject}: step {member} has {option}={reference!r}, but there is no such step.{hint} The "
-                "steps "
-                f"are: {known}."
+                f"steps are: {known}."
             )
         if found is member:
             raise DefinitionError(
@@ -273,8 +271,7 @@ class _GraphBuilder:
                     cycle = [*on_the_way[on_the_way.index(member) :], member]
                     raise DefinitionError(
                         f"{self._subject}: its steps wait for each other: {' -> '.join(map(str, cycle))} (each waits "
-                        "for "
-                        f"the next). Take one of them out of a depends_on= or after=."
+                        "for the next). Take one of them out of a depends_on= or after=."
                     )
                 elif member.method_name not in done:
                     way[member.method_name] = member

@@ -104,8 +104,7 @@ def _collect_attributes(cls: type[Any], subject: str) -> dict[str, Any]:
             if inspect.isfunction(attribute) and get_modifiers(attribute):
                 raise DefinitionError(
                     f"{subject}: {name!r} ({format_location(attribute)}) has "
-                    f"{get_modifiers(attribute)[0].decorator_name}, but "
-                    f"is no step: put @step(number) on it"
+                    f"{get_modifiers(attribute)[0].decorator_name}, but is no step: put @step(number) on it"
                 )
             found[name] = attribute
     return found

@@ -80,8 +80,7 @@ def _describe_undeclared_dependency(member: Member, name: str, other: Member, su
     if not member.declaration.depends_on or other is member:
         return (
             f"{subject}: {name!r} is both an input, of step {member}, and the method of step {other.number}. Rename "
-            "the "
-            f"parameter, or write depends_on={other.number} if it is to take that step's output."
+            f"the parameter, or write depends_on={other.number} if it is to take that step's output."
         )
     return (
         f"{subject}: the parameter {name!r} of step {member} is named like step {other}, which it does not depend on. "
@@ -94,9 +93,8 @@ def _describe_ambiguous_outputs(member: Member, unbound: Sequence[Member], subje
     call = f"def {member.method_name}(self, {', '.join(names)})"
     return (
         f"{subject}: step {member} depends on {_format_steps(unbound)}, and it is not clear which of its parameters "
-        "take their "
-        f"outputs. Name the parameters like the methods, `{call}`; a step that must only come before is named with "
-        f"`after=`."
+        f"take their outputs. Name the parameters like the methods, `{call}`; a step that must only come before is "
+        "named with `after=`."
     )
 
 
@@ -123,8 +121,7 @@ def choose_item_parameter(member: Member, sources: Sequence[Source], subject: st
     if member.has_default(each):
         raise DefinitionError(
             f"{subject}: the parameter {each!r} of step {member} takes the items of a list one by one, so it cannot "
-            "have "
-            f"a default: drop it"
+            "have a default: drop it"
         )
     return each
 

@@ -29,14 +29,14 @@ from simulation.process_store import ProcessClaims, ProcessStore, ProcessWorkers
 @register_mutant("a record is delivered before it is committed")
 def delivered_before_commit() -> Iterator[None]:
     """The workflow goes on while the write is on its way."""
-    real = Recorder._submit
+    real = Recorder.submit
 
-    def submit(self: Recorder, op: Any, then: Any, position: int | None = None) -> None:
+    def submit(self: Recorder, op: Any, then: Any = None, position: int | None = None) -> None:
         real(self, op, None if isinstance(op, AppendRecord) else then, position)
         if isinstance(op, AppendRecord):
             self._driver.host.loop.call_soon(then)
 
-    with patch.object(Recorder, "_submit", submit):
+    with patch.object(Recorder, "submit", submit):
         yield
 
 
@@ -77,16 +77,16 @@ def intent_not_written() -> Iterator[None]:
 @register_mutant("a `once` step begins while its intent is still being written")
 def intent_not_awaited() -> Iterator[None]:
     """The intent is there in time, nearly always."""
-    real = Recorder._submit
+    real = Recorder.submit
 
-    def submit(self: Recorder, op: Any, then: Any, position: int | None = None) -> None:
+    def submit(self: Recorder, op: Any, then: Any = None, position: int | None = None) -> None:
         if isinstance(op, SaveAttempt) and then is not None:
             real(self, op, None)
             then()
         else:
             real(self, op, then, position)
 
-    with patch.object(Recorder, "_submit", submit):
+    with patch.object(Recorder, "submit", submit):
         yield
 
 

@@ -17,6 +17,7 @@ from holdfast.engine.journal_engine import JournalEngine
 from holdfast.engine.journal_writer import JournalWriter
 from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.membership import Membership
+from holdfast.engine.poller import Poller
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.step_run import StepRun
 from holdfast.engine.steps_in_flight import StepsInFlight
@@ -317,6 +318,6 @@ def freed_slot_not_noticed() -> Iterator[None]:
 
     with (
         patch.object(JournalEngine, "on_run_closed", run_over),
-        patch.object(JournalEngine, "_should_poll_freed_slots", lambda self: False),
+        patch.object(Poller, "_should_poll_freed_slots", lambda self: False),
     ):
         yield

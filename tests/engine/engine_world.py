@@ -154,9 +154,9 @@ class World:
         """The process of this runtime is gone: it does nothing more, and others can tell."""
         engine = runtime._engine
         runtimes._remove_open(runtime)
-        engine._is_closed = engine.is_draining = True
+        engine.is_closed = engine.is_draining = True
         engine._heartbeat.stop()
-        for task in (engine._poll_task, *engine._background_tasks):
+        for task in (engine._poller.task, *engine._poller.background_tasks):
             if task is not None:
                 task.cancel()
         engine.writer.stop()

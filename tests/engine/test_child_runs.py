@@ -640,7 +640,7 @@ async def test_a_run_that_is_claimed_while_its_parent_starts_it_again_is_taken_u
     child_key = (await read_run(first, "p:child-1")).key
     second = await world.open(store=SlowToRead(world.store()), definitions=select_definitions("child"))
     await reading.wait()  # the child is claimed
-    second._engine._claims._definitions = second._engine._definitions = definitions
+    second._engine._claims._definitions = second._engine.definitions = definitions
     await world.crash(first)
     await second._engine.store.workers.reap_dead(second.worker_id)
     [run] = await second._engine.store.claims.claim(second.worker_id, workflows=["parent"], queues=None, limit=1)

@@ -211,7 +211,7 @@ async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_
     runtime = await world.open(store=store)
     engine = runtime._engine
     handle = await runtime.start(flow)
-    await wait_until(lambda: len(engine._idle_runs) == 1 and not engine._poll_lock.locked())
+    await wait_until(lambda: len(engine._idle_runs) == 1 and not engine._poller._lock.locked())
     asked.clear()
     told.clear()
     engine.wake()
@@ -219,7 +219,7 @@ async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_
     engine.park_idle()
     await wait_until(lambda: not engine.held_runs.drivers)
     told.set()
-    await wait_until(lambda: not engine._poll_lock.locked())
+    await wait_until(lambda: not engine._poller._lock.locked())
     world.clock.advance(3601)
     assert await handle.result(timeout=10) == "woken"
 

@@ -240,7 +240,7 @@ async def test_a_signal_that_the_engine_hears_of_while_its_park_is_on_the_way_is
         if any(isinstance(op, ParkRun) for op in ops):
             store.before_commit = None
             await flow.get_handle(other.store_provider, handle.run_id).signal("go", "in time")
-            await engine._poll()
+            await engine._poller.poll()
 
     store.before_commit = signal_and_tell
     driver = engine.held_runs.drivers_by_run_id[handle.run_id]

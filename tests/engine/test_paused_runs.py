@@ -414,7 +414,7 @@ async def test_a_resume_before_the_pause_was_carried_out(world: World):
 
 async def settled_look(runtime: Any) -> None:
     await asyncio.sleep(0.01)
-    await wait_until(lambda: not runtime._engine._background_tasks)
+    await wait_until(lambda: not runtime._engine._poller.background_tasks)
 
 
 async def test_a_resume_while_the_park_is_on_its_way(world: World):

@@ -369,7 +369,7 @@ async def test_a_worker_that_is_closing_starts_nothing_more(world: World, clock:
     tell_time("2026-11-15T01:00:02Z", clock)
     assert not runtime._engine._ticker.is_due()
     assert runtime._engine._ticker.get_wait_s(0.2) == 0.2
-    await runtime._engine._poll()
+    await runtime._engine._poller.poll()
     assert await ids(runtime) == []
 
 

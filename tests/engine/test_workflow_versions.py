@@ -181,8 +181,8 @@ async def test_a_client_starts_the_newest_version_that_is_served_or_the_one_it_i
 async def test_a_runtime_can_be_told_which_versions_to_serve(in_memory: World):
     old_code(version="1")
     new_code(serves=["1b"])
-    assert sorted(Runtime("memory://", workflows=["etl"])._engine._definitions) == ["etl@1", "etl@1b", "etl@2"]
-    assert sorted(Runtime("memory://", workflows=["etl@2", "etl@1b"])._engine._definitions) == ["etl@1b", "etl@2"]
+    assert sorted(Runtime("memory://", workflows=["etl"])._engine.definitions) == ["etl@1", "etl@1b", "etl@2"]
+    assert sorted(Runtime("memory://", workflows=["etl@2", "etl@1b"])._engine.definitions) == ["etl@1b", "etl@2"]
     with pytest.raises(UsageError, match="no workflow 'etl@3'"):
         Runtime("memory://", workflows=["etl@3"])
 

@@ -74,16 +74,23 @@ class Replaced:
 
 
 class FlakyStore:
-    """Another store, whose commits can be counted, delayed and made to fail."""
+    """A store with commits that can be counted, delayed, and made to fail."""
 
-    def __init__(self, inner: Store) -> None:
+    def __init__(
+        self,
+        inner: Store,
+        *,
+        before_commit: Callable[[Sequence[Op]], Any] | None = None,
+        fail_before: Callable[[Sequence[Op]], BaseException | None] = lambda _: None,
+        fail_after: Callable[[Sequence[Op]], BaseException | None] = lambda _: None,
+    ) -> None:
         self.inner = inner
         self.commits: list[Sequence[Op]] = []
-        self.fail_before: Callable[[Sequence[Op]], BaseException | None] = lambda _: None
-        """What a commit raises instead of being carried out."""
-        self.fail_after: Callable[[Sequence[Op]], BaseException | None] = lambda _: None
-        """What a commit raises although it was carried out."""
-        self.before_commit: Callable[[Sequence[Op]], Any] | None = None
+        self.fail_before = fail_before
+        """What a commit raises instead of being performed."""
+        self.fail_after = fail_after
+        """What a commit raises although it was performed."""
+        self.before_commit = before_commit
         """Awaited before a commit."""
 
     def __getattr__(self, name: str) -> Any:
@@ -99,6 +106,23 @@ class FlakyStore:
             raise error
         self.commits.append(list(ops))
         return answers
+
+
+class HeldCommits(FlakyStore):
+    """A store that holds the commits of some operations: those of a type, or those for which a function returns true.
+
+    ``reached`` is set when the first of them arrives; ``release`` lets them continue.
+    """
+
+    def __init__(self, inner: Store, held: type[Op] | Callable[[Any], bool]) -> None:
+        super().__init__(inner, before_commit=self._hold)
+        self.reached, self.release = asyncio.Event(), asyncio.Event()
+        self._is_held = (lambda op: isinstance(op, held)) if isinstance(held, type) else held
+
+    async def _hold(self, ops: Sequence[Op]) -> None:
+        if any(map(self._is_held, ops)):
+            self.reached.set()
+            await self.release.wait()
 
 
 class World:

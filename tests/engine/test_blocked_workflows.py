@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from engine_world import World
+from shared_flows import define_calling
 
 from holdfast import RunFailed, step, workflow
 from holdfast.engine import heartbeat
@@ -188,9 +189,7 @@ async def test_a_step_may_take_its_time(in_memory: World):
         time.sleep(0.4)
         return "slow"
 
-    @workflow
-    async def flow() -> str:
-        return await slow()
+    flow = define_calling(slow)
 
     runtime = await in_memory.open(interrupt_after_s=0.2, clock=SystemClock())
     assert await (await runtime.start(flow)).result(timeout=15) == "slow"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from engine_world import (
     FlakyStore,
+    HeldCommits,
     VirtualClock,
     World,
     describe_journal,
@@ -23,6 +24,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import define_calling, define_waiting
 
 from holdfast import (
     RunCancelled,
@@ -192,9 +194,7 @@ async def test_a_failure_that_nobody_catches_fails_the_parent_and_names_the_chil
 
 
 async def test_a_child_that_was_cancelled_is_an_exception_in_the_parent(world: World):
-    @workflow
-    async def child() -> None:
-        await wait_for_signal("never")
+    child = define_waiting("child", signal="never")
 
     @workflow
     async def parent() -> str:
@@ -355,9 +355,7 @@ async def test_a_child_may_be_called_with_concurrency_one(world: World, clock: V
     async def child() -> str:
         return "done"
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open(max_concurrency=1)
     handle = await runtime.start(parent.options(id="p"))
@@ -448,13 +446,9 @@ async def test_a_parent_that_waits_for_its_child_leaves_memory_and_is_woken_by_i
         await gate.wait()
         return "slow"
 
-    @workflow
-    async def child() -> str:
-        return await slow()
+    child = define_calling(slow, "child")
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
@@ -477,9 +471,7 @@ async def test_a_child_costs_three_writes(world: World):
     async def child() -> str:
         return "done"
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
@@ -537,9 +529,7 @@ async def test_a_parent_that_was_parked_and_woken_does_not_disturb_a_step_of_its
         await gate.wait()
         return "slow"
 
-    @workflow
-    async def child() -> str:
-        return await slow()
+    child = define_calling(slow, "child")
 
     @workflow
     async def parent() -> list[str]:
@@ -569,7 +559,7 @@ async def settled_but_for_steps(runtime: Any, handle: Any) -> None:
 
 
 async def test_a_child_that_ends_while_its_parent_is_being_parked_is_not_missed(world: World, clock: VirtualClock):
-    gate, parking, let_park = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    gate = asyncio.Event()
 
     @step
     async def slow() -> str:
@@ -580,17 +570,9 @@ async def test_a_child_that_ends_while_its_parent_is_being_parked_is_not_missed(
     async def child() -> str:
         return await slow()
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, ParkRun) for op in ops):
-            parking.set()
-            await let_park.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), ParkRun)
     runtime = await world.open(store=store, queues=["default"])
     other = await world.open(queues=["other"])
     handle = await runtime.start(parent.options(id="p"))
@@ -598,10 +580,10 @@ async def test_a_child_that_ends_while_its_parent_is_being_parked_is_not_missed(
     await wait_until(lambda: runtime._engine._idle_runs)
     clock.advance(1.1)
     runtime._engine._idle_runs.sweep()
-    await parking.wait()
+    await store.reached.wait()
     gate.set()
     await wait_until_ended(other, "p:child-1")
-    let_park.set()
+    store.release.set()
     assert await handle.result() == "slow"
     assert (await read_run(runtime, handle)).epoch == 1  # the park was refused
 
@@ -617,9 +599,7 @@ async def test_a_run_that_is_claimed_while_its_parent_starts_it_again_is_taken_u
         calls.append("work")
         return "worked"
 
-    @workflow
-    async def child() -> str:
-        return await work()
+    child = define_calling(work, "child")
 
     @workflow
     async def parent() -> list[str]:
@@ -660,9 +640,7 @@ async def test_a_child_may_run_in_another_engine(world: World, clock: VirtualClo
     async def child() -> int:
         return await wait_for_signal("go")
 
-    @workflow
-    async def parent() -> int:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open(queues=["default"])
     other = await world.open(queues=["other"])
@@ -679,9 +657,7 @@ async def test_a_runtime_that_does_not_know_the_child_leaves_it_to_one_that_does
     async def child() -> str:
         return "known elsewhere"
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open(definitions=select_definitions("parent"))
     handle = await runtime.start(parent.options(id="p"))
@@ -705,9 +681,7 @@ async def test_a_parent_that_dies_with_its_child_starts_it_only_once(world: Worl
     async def child() -> str:
         return await work()
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     other = await world.open(queues=["other"])
     first = await world.open(queues=["default"])
@@ -765,9 +739,7 @@ async def test_a_child_that_ended_while_nobody_held_the_parent_is_not_run_again(
     async def child() -> str:
         return await work()
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     first = await world.open(queues=["default"])
     handle = await first.start(parent.options(id="p"))
@@ -781,13 +753,9 @@ async def test_a_child_that_ended_while_nobody_held_the_parent_is_not_run_again(
 
 
 async def test_a_runtime_that_closes_hands_parent_and_child_over(world: World):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     first = await world.open()
     handle = await first.start(parent.options(id="p"))
@@ -803,9 +771,7 @@ async def test_a_runtime_that_closes_hands_parent_and_child_over(world: World):
 
 
 async def test_a_started_child_goes_its_own_way(world: World):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> str:
@@ -821,9 +787,7 @@ async def test_a_started_child_goes_its_own_way(world: World):
 
 
 async def test_a_started_child_outlives_a_parent_that_fails_or_is_cancelled(world: World):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent(fails: bool) -> None:
@@ -845,9 +809,7 @@ async def test_a_started_child_outlives_a_parent_that_fails_or_is_cancelled(worl
 
 
 async def test_a_handle_in_workflow_code_waits_signals_and_cancels(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> list[Any]:
@@ -870,9 +832,7 @@ async def test_a_handle_in_workflow_code_waits_signals_and_cancels(world: World)
 
 
 async def test_a_handle_in_workflow_code_pauses_and_resumes(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> list[Any]:
@@ -945,8 +905,7 @@ async def test_a_signal_sent_by_workflow_code_arrives_once_although_the_worker_d
             await asyncio.Event().wait()  # the signal is there; that it is will never be recorded
         sent.extend(op for op in ops if isinstance(op, SendSignal))
 
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = FlakyStore(world.store(), before_commit=before)
     first = await world.open(store=store, queues=["default"])
     handle = await first.start(parent)
     await wait_until(lambda: sent)
@@ -957,9 +916,7 @@ async def test_a_signal_sent_by_workflow_code_arrives_once_although_the_worker_d
 
 
 async def test_waiting_with_a_timeout_gives_up_and_leaves_the_child_alone(world: World, clock: VirtualClock):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> str:
@@ -1016,9 +973,7 @@ async def test_a_started_child_that_failed_is_an_exception_where_it_is_waited_fo
 
 
 async def test_an_unfinished_run_under_the_id_is_joined(world: World):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> str:
@@ -1041,9 +996,7 @@ async def test_a_completed_run_under_the_id_gives_its_result(world: World):
         calls.append(1)
         return 9
 
-    @workflow
-    async def child() -> int:
-        return await work()
+    child = define_calling(work, "child")
 
     @workflow
     async def parent() -> int:
@@ -1171,9 +1124,7 @@ async def test_a_timeout_around_a_child_cancels_it(world: World, clock: VirtualC
 
 
 async def test_a_timeout_that_strikes_while_both_are_parked_cancels_the_child(world: World, clock: VirtualClock):
-    @workflow
-    async def child() -> None:
-        await wait_for_signal("never")
+    child = define_waiting("child", signal="never")
 
     @workflow
     async def parent() -> str:
@@ -1195,9 +1146,7 @@ async def test_a_timeout_that_strikes_while_both_are_parked_cancels_the_child(wo
 
 
 async def test_a_gather_that_fails_in_a_group_cancels_the_children_that_are_left(world: World):
-    @workflow
-    async def child() -> None:
-        await wait_for_signal("never")
+    child = define_waiting("child", signal="never")
 
     @workflow
     async def failing() -> None:
@@ -1218,9 +1167,7 @@ async def test_a_gather_that_fails_in_a_group_cancels_the_children_that_are_left
 
 
 async def test_children_that_nobody_waits_for_when_the_parent_ends_are_cancelled(world: World):
-    @workflow
-    async def child() -> None:
-        await wait_for_signal("never")
+    child = define_waiting("child", signal="never")
 
     @step
     async def work() -> None: ...
@@ -1255,9 +1202,7 @@ async def test_a_cancelled_parent_cancels_its_children_and_theirs(world: World):
 
 
 async def test_a_joined_run_is_not_cancelled_by_who_no_longer_waits(world: World, clock: VirtualClock):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> str:
@@ -1282,9 +1227,7 @@ async def test_a_joined_run_is_not_cancelled_by_who_no_longer_waits(world: World
 async def test_a_child_whose_start_has_not_been_answered_is_cancelled_too(world: World):
     starting, let_start = asyncio.Event(), asyncio.Event()
 
-    @workflow
-    async def child() -> None:
-        await wait_for_signal("never")
+    child = define_waiting("child", signal="never")
 
     @workflow
     async def parent() -> str:
@@ -1307,8 +1250,7 @@ async def test_a_child_whose_start_has_not_been_answered_is_cancelled_too(world:
             await asyncio.sleep(0.02)  # the step fails meanwhile
             let_start.set()
 
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = FlakyStore(world.store(), before_commit=before)
     runtime = await world.open(store=store)
     handle = await runtime.start(parent.options(id="p"))
     assert await handle.result() == "gave up"
@@ -1318,7 +1260,6 @@ async def test_a_child_whose_start_has_not_been_answered_is_cancelled_too(world:
 async def test_a_worker_that_dies_before_it_cancels_the_child_leaves_that_to_the_next(
     world: World, clock: VirtualClock
 ):
-    dead = asyncio.Event()
 
     @workflow(queue="other")
     async def child() -> None:
@@ -1333,19 +1274,13 @@ async def test_a_worker_that_dies_before_it_cancels_the_child_leaves_that_to_the
             await wait_for_signal("go")
         return "gave up"
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, CancelRun) for op in ops):
-            dead.set()
-            await asyncio.Event().wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), CancelRun)
     other = await world.open(queues=["other"])
     first = await world.open(store=store, queues=["default"])
     handle = await first.start(parent.options(id="p"))
     await wait_until(lambda: first._engine._idle_runs and other._engine._idle_runs)
     clock.advance(11)
-    await dead.wait()
+    await store.reached.wait()
     await world.crash(first)
     second = await world.open(queues=["default"])
     assert (await wait_until_ended(second, "p:child-1")).state == "cancelled"
@@ -1398,9 +1333,7 @@ async def test_a_store_that_fails_to_link_keeps_the_runs_place(world: World, cap
     caplog.set_level(logging.CRITICAL)
     failures = 2
 
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> str:
@@ -1414,8 +1347,7 @@ async def test_a_store_that_fails_to_link_keeps_the_runs_place(world: World, cap
             return make_unavailable_error()
         return None
 
-    store = FlakyStore(world.store())
-    store.fail_after = fail
+    store = FlakyStore(world.store(), fail_after=fail)
     runtime = await world.open(store=store)
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: not failures and len(runtime._engine._idle_runs) == 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from engine_world import (
-    FlakyStore,
+    HeldCommits,
     VirtualClock,
     World,
     describe_journal,
@@ -20,6 +20,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import define_calling, define_waiting
 
 from holdfast import (
     Client,
@@ -165,9 +166,7 @@ async def test_no_further_attempt_is_made_and_none_is_forgotten(world: World, cl
             raise OSError("not now")
         return "at last"
 
-    @workflow
-    async def flow() -> str:
-        return await failing()
+    flow = define_calling(failing)
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -212,9 +211,7 @@ async def test_a_client_switches_and_is_refused_as_well(world: World):
     if world.kind == "memory":
         pytest.skip("a client in another process cannot see it")
 
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -230,9 +227,7 @@ async def test_a_client_switches_and_is_refused_as_well(world: World):
 
 
 async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock: VirtualClock):
-    @workflow
-    async def by_signal() -> Any:
-        return await wait_for_signal("go")
+    by_signal = define_waiting("by_signal")
 
     @workflow
     async def by_time() -> str:
@@ -263,13 +258,9 @@ async def until_parked_too(runtime: Any, handle: Any) -> None:
 
 
 async def test_other_workflows_are_not_affected(world: World):
-    @workflow
-    async def off() -> Any:
-        return await wait_for_signal("go")
+    off = define_waiting("off")
 
-    @workflow
-    async def on() -> Any:
-        return await wait_for_signal("go")
+    on = define_waiting("on")
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -292,9 +283,7 @@ async def started_and_told(runtime: Any, flow: Any) -> Any:
 
 
 async def test_all_engines_stop(world: World):
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     engines = [await world.open() for _ in range(3)]
     handles = [await engine.start(flow) for engine in engines]
@@ -347,9 +336,7 @@ async def test_a_parent_waits_while_its_child_stands_still(world: World):
     async def child() -> str:
         return await bench.work("slow") + await bench.work("b")
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -366,13 +353,9 @@ async def test_a_parent_waits_while_its_child_stands_still(world: World):
 
 
 async def test_children_of_a_parent_that_stands_still_go_on(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> Any:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -457,9 +440,7 @@ async def test_a_once_step_in_flight_ends_and_is_recorded(world: World):
         await go.wait()
         return "paid"
 
-    @workflow
-    async def flow() -> str:
-        return await pay()
+    flow = define_calling(pay)
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -475,31 +456,22 @@ async def test_a_once_step_in_flight_ends_and_is_recorded(world: World):
 
 async def test_a_once_step_that_was_about_to_begin_does_not_and_is_not_in_doubt(world: World):
     calls: list[str] = []
-    noting, let_note = asyncio.Event(), asyncio.Event()
 
     @step(effect="once")
     async def pay() -> str:
         calls.append("pay")
         return "paid"
 
-    @workflow
-    async def flow() -> str:
-        return await pay()
+    flow = define_calling(pay)
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, SaveAttempt) and op.attempt.intent for op in ops):
-            noting.set()
-            await let_note.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), lambda op: isinstance(op, SaveAttempt) and op.attempt.intent)
     runtime = await world.open(store=store)
     switch = await world.open_store()
     handle = await runtime.start(flow)
-    await noting.wait()
+    await store.reached.wait()
     await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
-    let_note.set()
+    store.release.set()
     await wait_for_state(runtime, handle, "pending")
     assert not calls
     await switch.disabled_workflows.enable("flow")
@@ -508,7 +480,6 @@ async def test_a_once_step_that_was_about_to_begin_does_not_and_is_not_in_doubt(
 
 
 async def test_switched_on_again_before_the_run_is_given_back(world: World):
-    releasing, let_release = asyncio.Event(), asyncio.Event()
     bench = Bench()
 
     @workflow
@@ -516,13 +487,7 @@ async def test_switched_on_again_before_the_run_is_given_back(world: World):
         first = await bench.work("slow")
         return first + await bench.work("b")
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, ReleaseRun) for op in ops):
-            releasing.set()
-            await let_release.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), ReleaseRun)
     runtime = await world.open(store=store)
     switch = await world.open_store()
     handle = await runtime.start(flow)
@@ -530,10 +495,10 @@ async def test_switched_on_again_before_the_run_is_given_back(world: World):
     await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
     bench.go.set()
-    await releasing.wait()
+    await store.reached.wait()
     await switch.disabled_workflows.enable("flow")
     await asyncio.sleep(0.1)  # the engine has looked, and the run was not free yet
-    let_release.set()
+    store.release.set()
     assert await handle.result() == "SLOWB"
 
 
@@ -574,9 +539,7 @@ async def test_a_step_that_waits_for_the_lease_does_not_begin_when_its_workflow_
             raise ConnectionError("once more")
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     runtime = await world.open()
     switch = await world.open_store()

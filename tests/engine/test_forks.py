@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from engine_world import VirtualClock, World, describe_journal, get_state, read_journal, read_run, wait_until_ended
+from shared_flows import define_calling
 
 from holdfast import (
     RunConflict,
@@ -185,9 +186,7 @@ async def test_an_output_that_does_not_fit_fails_the_fork_and_says_so(world: Wor
     async def number() -> int:
         return 1
 
-    @workflow
-    async def flow() -> int:
-        return await number()
+    flow = define_calling(number)
 
     runtime = await world.open()
     await (await runtime.start(flow.options(id="original"))).result()

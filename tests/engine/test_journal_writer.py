@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from engine_world import FlakyStore, Replaced, VirtualClock, World, get_state, make_unavailable_error, read_journal
+from shared_flows import define_calling, define_waiting
 
 from holdfast import RunFailed, step, wait_for_signal, workflow
 from holdfast.core.records import Record, RecordKind
@@ -216,9 +217,7 @@ async def test_reads_that_fail_for_a_while_do_not_stop_the_engine(world: World):
     async def work() -> str:
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     class Unreadable(FlakyStore):
         broken = False
@@ -252,9 +251,7 @@ async def test_reads_that_fail_for_a_while_do_not_stop_the_engine(world: World):
 async def test_a_look_that_failed_once_is_made_again_although_nobody_writes(world: World):
     """The signal was sent here, so the store tells of no change: only the failed look itself can be the reason."""
 
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     class Stumbling(FlakyStore):
         stumbles = 0

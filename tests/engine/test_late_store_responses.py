@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from engine_world import FlakyStore, Replaced, World, make_unavailable_error, read_run, wait_until_parked
+from shared_flows import define_calling, define_waiting
 
 from holdfast import step, wait_for_signal, workflow
 from holdfast.admission.queue_limits import QueueLimits
@@ -74,9 +75,7 @@ async def test_a_run_whose_start_went_unheard_is_not_held_for_ever(world: World)
     async def work() -> str:
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     store = LossyStore(world.store())
     store.fail_after = lambda ops: make_unavailable_error() if any(isinstance(op, StartRun) for op in ops) else None
@@ -105,9 +104,7 @@ async def test_a_run_whose_start_went_unheard_begins_although_nobody_asks_again(
 
 
 async def test_a_signal_that_went_unheard_wakes_its_run(world: World):
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     store = LossyStore(world.store())
     runtime = await world.open(store=store, lease_s=1.0)
@@ -128,9 +125,7 @@ async def test_a_run_claimed_by_the_worker_that_was_declared_dead_is_not_taken_u
         begun.append(1)
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     starter = await world.open(definitions={})
     handle = await starter.start(flow)
@@ -166,9 +161,7 @@ async def test_a_slow_hand_over_is_no_death(world: World):
         await hang.wait()
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     store = LossyStore(world.store())
     other = await world.open(definitions={}, clock=world.clock)
@@ -236,9 +229,7 @@ async def test_a_reopened_run_whose_claim_went_unheard_is_given_back_although_it
             raise ValueError(answer)
         return answer
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     class SlowToEnd(LossyStore):
         async def commit(self, ops: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from engine_world import FlakyStore, World, make_unavailable_error, wait_until_parked, wait_until_quiet
+from shared_flows import define_calling, define_waiting
 
 from holdfast import Runtime, current_step, step, wait_for_signal, workflow
 from holdfast.engine.live_events import FLUSH_INTERVAL_S
@@ -80,9 +81,7 @@ async def test_a_step_that_is_recorded_first_costs_nothing(world: World):
         current_step().publish_text("a word")
         return await stage.play()
 
-    @workflow
-    async def telling_quick() -> str:
-        return await quick()
+    telling_quick = define_calling(quick, "telling_quick")
 
     runtime, store = await open_with(world)
     handle = await runtime.start(telling_quick)
@@ -176,9 +175,7 @@ async def test_what_is_told_is_not_waited_for(world: World):
     async def talk() -> str:
         return await stage.play()
 
-    @workflow
-    async def telling_on() -> str:
-        return await talk()
+    telling_on = define_calling(talk, "telling_on")
 
     runtime, store = await open_with(world)
     handle = await runtime.start(telling_on)
@@ -214,9 +211,7 @@ async def test_a_store_that_fails_loses_no_text(world: World):
     async def talk() -> str:
         return await stage.play()
 
-    @workflow
-    async def telling_again() -> str:
-        return await talk()
+    telling_again = define_calling(talk, "telling_again")
 
     runtime, store = await open_with(world)
     handle = await runtime.start(telling_again)
@@ -247,9 +242,7 @@ async def test_another_attempt_and_another_request_are_parts_of_their_own(world:
         me.publish_text(f"attempt {me.attempt}")
         return await stage.play()
 
-    @workflow
-    async def telling_twice() -> str:
-        return await talk()
+    telling_twice = define_calling(talk, "telling_twice")
 
     runtime, _ = await open_with(world)
     handle = await runtime.start(telling_twice)
@@ -274,9 +267,7 @@ async def test_who_takes_over_tells_in_a_part_of_its_own_and_deletes_what_was_to
     async def talk() -> str:
         return await stage.play()
 
-    @workflow
-    async def telling_over() -> str:
-        return await talk()
+    telling_over = define_calling(talk, "telling_over")
 
     first = await world.open()
     handle = await first.start(telling_over)
@@ -300,9 +291,7 @@ async def test_a_worker_that_has_lost_the_run_learns_it_from_its_notices(world: 
     async def talk() -> str:
         return await stage.play()
 
-    @workflow
-    async def telling_lost() -> str:
-        return await talk()
+    telling_lost = define_calling(talk, "telling_lost")
 
     first = await world.open()
     handle = await first.start(telling_lost)
@@ -331,9 +320,7 @@ async def test_a_step_may_tell_from_a_thread(world: World):
         end.wait(20)
         return "played"
 
-    @workflow
-    async def telling_plain() -> str:
-        return await talk()
+    telling_plain = define_calling(talk, "telling_plain")
 
     runtime, _ = await open_with(world)
     handle = await runtime.start(telling_plain)
@@ -346,9 +333,7 @@ async def test_a_step_may_tell_from_a_thread(world: World):
 
 
 async def test_a_run_that_waits_for_another_tells_so_before_it_leaves_memory_and_once(world: World):
-    @workflow
-    async def told_child() -> str:
-        return await wait_for_signal("go")
+    told_child = define_waiting("told_child")
 
     @workflow
     async def telling_parent() -> str:

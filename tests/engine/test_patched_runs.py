@@ -18,9 +18,9 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import define_waiting, deploy
 
-from holdfast import StepOutcomeUnknown, Workflow, patched, step, wait_for_signal, workflow
-from holdfast.authoring.registry import definitions
+from holdfast import StepOutcomeUnknown, patched, step, wait_for_signal, workflow
 from holdfast.core.records import RecordKind
 from holdfast.services.forks import fork_run
 from holdfast.services.run_control import retry_run
@@ -52,12 +52,6 @@ async def pay(name: str) -> str:
     log.append(name)
     await asyncio.sleep(1_000)
     return name
-
-
-def deploy(function: Any) -> Workflow[..., Any]:
-    """Another version of the workflow ``flow``."""
-    definitions.pop("flow", None)
-    return workflow(name="flow")(function)
 
 
 def has(ops: Sequence[Op], kind: RecordKind) -> bool:
@@ -328,9 +322,7 @@ async def test_a_once_step_that_old_code_had_begun_counts_as_having_been_there(w
 
 
 async def test_a_child_that_old_code_had_started_counts_as_having_been_there(world: World, clock: VirtualClock):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     async def old() -> str:
         return await child.options(id="the child")()

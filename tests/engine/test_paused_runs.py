@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from engine_world import (
-    FlakyStore,
+    HeldCommits,
     VirtualClock,
     World,
     describe_journal,
@@ -19,6 +19,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import define_calling, define_waiting
 
 from holdfast import RunCancelled, RunFailed, step, wait_for_signal, workflow
 from holdfast.engine import driver as drivers
@@ -59,9 +60,7 @@ async def test_a_run_that_nobody_has_begun(world: World):
 async def test_a_run_that_was_paused_does_not_go_on_by_a_signal_that_is_seen_in_the_same_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -126,9 +125,7 @@ async def test_a_parked_run_stays_where_it_is_and_takes_what_came_when_it_is_res
 
 
 async def test_an_idle_run_in_memory_leaves_it(world: World):
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -312,13 +309,9 @@ async def test_a_deadline_that_passes_meanwhile_strikes_when_the_run_is_resumed(
 
 
 async def test_the_end_of_a_child_waits_and_the_child_goes_on(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> Any:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
@@ -334,13 +327,9 @@ async def test_the_end_of_a_child_waits_and_the_child_goes_on(world: World):
 
 
 async def test_a_paused_child_keeps_its_parent_waiting(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> Any:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
@@ -418,27 +407,17 @@ async def settled_look(runtime: Any) -> None:
 
 
 async def test_a_resume_while_the_park_is_on_its_way(world: World):
-    parking, let_park = asyncio.Event(), asyncio.Event()
+    flow = define_waiting()
 
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
-
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, ParkRun) for op in ops):
-            parking.set()
-            await let_park.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), ParkRun)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await parking.wait()
+    await store.reached.wait()
     outside = await world.open_store()
     await outside.commit([ResumeRun(handle.run_id, outside.now())])
-    let_park.set()
+    store.release.set()
     await handle.signal("go", 3)
     assert await handle.result() == 3
     assert (await read_run(runtime, handle)).epoch == 1
@@ -481,9 +460,7 @@ async def test_a_pause_survives_the_death_of_the_worker(world: World):
             await asyncio.sleep(60)
         return "worked"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -509,9 +486,7 @@ async def test_a_pause_survives_a_hand_over(world: World):
             await asyncio.sleep(60)
         return "worked"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -651,9 +626,7 @@ async def test_a_run_that_ends_while_it_is_being_paused_completes(world: World):
         await gate.wait()
         return "worked"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -699,28 +672,18 @@ async def test_a_pause_that_comes_while_the_run_is_replayed_is_heeded(world: Wor
 
 
 async def test_a_pause_while_the_run_is_being_parked(world: World, clock: VirtualClock):
-    parking, let_park = asyncio.Event(), asyncio.Event()
+    flow = define_waiting()
 
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
-
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, ParkRun) for op in ops):
-            parking.set()
-            await let_park.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), ParkRun)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     clock.advance(1.1)
     runtime._engine._idle_runs.sweep()
-    await parking.wait()
+    await store.reached.wait()
     outside = await world.open_store()
     await outside.commit([PauseRun(handle.run_id, outside.now())])
-    let_park.set()
+    store.release.set()
     await until_paused(runtime, handle)
     await handle.signal("go", 1)
     await asyncio.sleep(0.02)

@@ -20,6 +20,7 @@ from engine_world import (
     wait_for_state,
     wait_until_parked,
 )
+from shared_flows import define_calling
 
 from holdfast import (
     Effect,
@@ -80,9 +81,7 @@ async def test_the_run_leaves_memory_and_comes_back_for_the_attempt(world: World
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -118,9 +117,7 @@ async def test_the_wait_and_the_count_survive_the_worker(world: World, clock: Ma
     def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -236,9 +233,7 @@ async def test_a_short_wait_stays_in_memory(world: World, clock: ManualClock):
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -262,9 +257,7 @@ async def test_a_pause_ends_the_wait_at_once_and_a_resume_takes_it_up(world: Wor
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -290,9 +283,7 @@ async def test_a_run_that_is_resumed_before_it_has_left_goes_on_waiting(world: W
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
@@ -327,9 +318,7 @@ async def test_a_cancel_ends_the_run_without_another_attempt(world: World, clock
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -393,9 +382,7 @@ async def test_a_worker_that_stops_does_not_wait_for_the_attempt(world: World, c
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -419,9 +406,7 @@ async def test_a_step_that_fails_while_its_worker_stops_is_left_to_another(world
         await gate.wait()
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -452,9 +437,7 @@ async def test_a_policy_may_give_up_after_a_time_that_outlives_the_worker(world:
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -497,9 +480,7 @@ async def test_a_once_step_that_did_not_happen_waits_like_any_other(world: World
 
     pay_once = once(pay)
 
-    @workflow
-    async def flow() -> str:
-        return await pay_once()
+    flow = define_calling(pay_once)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -521,9 +502,7 @@ async def test_a_worker_that_dies_while_a_once_step_waits_leaves_no_doubt(world:
 
     pay_once = once(pay)
 
-    @workflow
-    async def flow() -> str:
-        return await pay_once()
+    flow = define_calling(pay_once)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -550,9 +529,7 @@ async def test_a_worker_that_dies_in_the_second_attempt_of_a_once_step_leaves_it
 
     pay_once = once(pay)
 
-    @workflow
-    async def flow() -> str:
-        return await pay_once()
+    flow = define_calling(pay_once)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -576,9 +553,7 @@ async def test_a_once_step_is_not_begun_again_when_the_run_is_paused_just_then(w
 
     pay_once = once(pay)
 
-    @workflow
-    async def flow() -> str:
-        return await pay_once()
+    flow = define_calling(pay_once)
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)

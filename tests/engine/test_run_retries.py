@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from engine_world import (
-    FlakyStore,
+    HeldCommits,
     VirtualClock,
     World,
     describe_journal,
@@ -17,6 +17,7 @@ from engine_world import (
     wait_until_ended,
     wait_until_quiet,
 )
+from shared_flows import define_calling, define_waiting
 
 from holdfast import (
     RetryRefused,
@@ -608,9 +609,7 @@ async def test_a_cancelled_run_goes_on_as_if_nobody_had_cancelled_it(world: Worl
 
 
 async def test_a_cancelled_run_that_was_retried_can_be_cancelled_again(world: World):
-    @workflow
-    async def flow() -> None:
-        await wait_for_signal("never")
+    flow = define_waiting(signal="never")
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -717,9 +716,7 @@ async def test_a_once_step_of_unknown_outcome_is_run_again_only_when_told_so(wor
             await asyncio.sleep(60)
         return "paid"
 
-    @workflow
-    async def flow() -> str:
-        return await pay()
+    flow = define_calling(pay)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -773,7 +770,6 @@ async def test_a_once_step_that_stays_is_no_obstacle(world: World):
 
 async def test_a_once_step_that_was_cancelled_when_its_outcome_was_on_its_way_counts(world: World):
     bench = Bench("bad")
-    committing, let_commit = asyncio.Event(), asyncio.Event()
 
     @workflow
     async def flow() -> str:
@@ -784,19 +780,13 @@ async def test_a_once_step_that_was_cancelled_when_its_outcome_was_on_its_way_co
                 await bench.pay("fine")
             raise
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, AppendRecord) and op.record.name == "pay" for op in ops):
-            committing.set()
-            await let_commit.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), lambda op: isinstance(op, AppendRecord) and op.record.name == "pay")
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await committing.wait()
+    await store.reached.wait()
     runtime._engine.clock.advance(60)  # the time-out is recorded right behind the outcome
     await asyncio.sleep(0.01)
-    let_commit.set()
+    store.release.set()
     await wait_until_ended(runtime, handle)
     with pytest.raises(RetryRefused, match="`once`"):
         await retry_run(runtime.store_provider, handle.run_id)
@@ -889,13 +879,9 @@ async def test_a_run_that_was_joined_is_not_retried_but_asked_again(world: World
 
 
 async def test_a_child_that_was_cancelled_goes_on_with_its_parent(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> Any:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
@@ -915,9 +901,7 @@ async def test_a_child_that_cannot_be_retried_keeps_its_parent_from_it(world: Wo
     async def child() -> str:
         return await bench.pay("bill")
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
@@ -936,9 +920,7 @@ async def test_a_child_that_was_retried_by_itself_and_completed_is_found_so(worl
     async def child() -> str:
         return await bench.work("bad")
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
@@ -955,9 +937,7 @@ async def test_a_child_that_was_cancelled_because_its_sibling_failed_goes_on(wor
     """Nothing about it is recorded in the parent, so there is no record that a retry could take back."""
     bench = Bench("bad")
 
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> list[Any]:
@@ -1011,13 +991,9 @@ async def test_a_child_that_was_given_up_before_the_failure_stays_cancelled(worl
 
 
 async def test_a_child_that_was_cancelled_with_its_parent_goes_on_with_it(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> Any:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
@@ -1047,13 +1023,9 @@ async def test_the_end_of_a_child_that_was_cancelled_is_not_taken_for_that_of_an
     async def until_the_child_has_ended() -> None:
         await ended.wait()
 
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
-    @workflow
-    async def other() -> Any:
-        return await wait_for_signal("go")
+    other = define_waiting("other")
 
     @workflow
     async def parent() -> Any:
@@ -1143,9 +1115,7 @@ async def test_a_step_that_takes_the_place_of_one_that_was_taken_back_has_anothe
 
 
 async def test_runs_that_have_nothing_to_retry(world: World):
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     runtime = await world.open()
     handle = await runtime.start(flow)

@@ -327,8 +327,7 @@ async def test_a_step_cancelled_in_flight_whose_outcome_was_recorded_all_the_sam
             committing.set()
             await let_commit.wait()
 
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = FlakyStore(world.store(), before_commit=before)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await committing.wait()
@@ -469,8 +468,7 @@ async def test_many_cancels_at_any_moment_undo_in_the_reverse_order_of_the_recor
     async def slow(_: Any) -> None:
         await asyncio.sleep(0)
 
-    store = FlakyStore(in_memory.store())
-    store.before_commit = slow
+    store = FlakyStore(in_memory.store(), before_commit=slow)
     runtime = await in_memory.open(store=store)
     for number in range(60):
         handle = await runtime.start(flow, number)
@@ -832,8 +830,7 @@ async def test_undoing_waits_for_the_store(world: World):
         await shop.buy("b")
         await shop.fail()
 
-    store = FlakyStore(world.store())
-    store.fail_before = fail
+    store = FlakyStore(world.store(), fail_before=fail)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await wait_for_state(runtime, handle, "failed")

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from shared_flows import define_calling, define_waiting
 
 from holdfast import Runtime, UsageError, step, wait_for_signal, workflow
 from holdfast.authoring import runtime as runtimes
@@ -111,9 +112,7 @@ def test_a_loop_that_is_closed_without_a_word_is_abandoned(url: str):
 
 
 def test_a_caller_who_waits_when_the_runtime_closes_is_told(url: str):
-    @workflow
-    async def flow() -> None:
-        await wait_for_signal("never")
+    flow = define_waiting(signal="never")
 
     async def main() -> None:
         async with Runtime(url) as runtime:
@@ -193,9 +192,7 @@ def test_threads_of_closed_runtimes_do_not_pile_up(url: str):
     def work() -> int:
         return 1
 
-    @workflow
-    async def flow() -> int:
-        return await work()
+    flow = define_calling(work)
 
     async def once() -> None:
         async with Runtime(url) as runtime:

@@ -23,6 +23,7 @@ from engine_world import (
     read_journal,
     wait_until_ended,
 )
+from shared_flows import define_calling
 
 from holdfast import RunFailed, UsageError, current_step, step, workflow
 from holdfast.errors import DefinitionError, StepTimedOut, UnrecordableValue
@@ -104,9 +105,7 @@ async def test_a_failed_attempt_leaves_nothing_and_is_retried(database: World):
             raise ValueError("not yet")
         return len(tries)
 
-    @workflow
-    async def flow() -> int:
-        return await pay()
+    flow = define_calling(pay)
 
     runtime = await database.open()
     handle = await runtime.start(flow)
@@ -126,17 +125,14 @@ async def test_what_was_committed_before_a_crash_is_recorded_and_not_done_again(
         await pay_now()
         return f"paid {len(calls)}"
 
-    @workflow
-    async def flow() -> str:
-        return await pay()
+    flow = define_calling(pay)
 
     async def hang(ops: Any) -> None:
         if any(isinstance(op, AppendRecord) for op in ops):
             reached.set()
             await asyncio.Event().wait()
 
-    store = FlakyStore(database.store())
-    store.before_commit = hang
+    store = FlakyStore(database.store(), before_commit=hang)
     first = await database.open(store=store)
     if dies == "before":
         begin = store.inner.step_transactions.begin
@@ -175,9 +171,7 @@ async def test_a_record_that_cannot_be_appended_for_a_while_repeats_nothing(data
         await pay_now()
         return 7
 
-    @workflow
-    async def flow() -> int:
-        return await pay()
+    flow = define_calling(pay)
 
     store = FlakyStore(database.store())
     failures = iter(range(3))
@@ -246,9 +240,7 @@ async def test_a_worker_that_lost_the_run_commits_nothing(database: World):
             await hang.wait()
         return len(calls)
 
-    @workflow
-    async def flow() -> int:
-        return await pay()
+    flow = define_calling(pay)
 
     first = await database.open()
     handle = await first.start(flow)
@@ -276,9 +268,7 @@ async def test_a_transaction_that_the_database_ends_is_begun_again_without_using
             await pay_now()
         return len(calls)
 
-    @workflow
-    async def flow() -> int:
-        return await pay()
+    flow = define_calling(pay)
 
     store = database.store()
     begin = store.step_transactions.begin
@@ -372,8 +362,7 @@ async def test_what_was_committed_while_the_workflow_cancelled_it_is_undone(data
             recording.set()
             await asyncio.Event().wait()
 
-    store = FlakyStore(database.store())
-    store.before_commit = hang
+    store = FlakyStore(database.store(), before_commit=hang)
     begin = store.inner.step_transactions.begin
 
     async def begin_slowly(*args: Any, **kwargs: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from engine_world import VirtualClock, World, get_state, read_journal, read_run, wait_until_parked
+from shared_flows import define_calling, define_waiting
 
-from holdfast import Budget, RunDead, step, wait_for_signal, workflow
+from holdfast import Budget, RunDead, step, workflow
 from holdfast.admission.usage import Usage
 from holdfast.engine.step_context import get_step_executor
 from waits import wait_until
@@ -150,9 +151,7 @@ async def test_a_zombie_cannot_end_a_run(world: World):
         await gates[-1].wait()
         return who
 
-    @workflow
-    async def flow() -> int:
-        return await work()
+    flow = define_calling(work)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -189,9 +188,7 @@ async def test_a_caller_who_waits_at_a_zombie_still_gets_the_result(world: World
         await gates[-1].wait()
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -213,9 +210,7 @@ async def test_a_worker_that_learns_that_it_was_declared_dead_comes_back_as_anot
     async def work() -> str:
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     first = await world.open(lease_s=0.3)
     before = first.worker_id
@@ -285,9 +280,7 @@ async def test_closing_hands_a_run_over_without_counting(world: World):
             await asyncio.sleep(60)
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -400,9 +393,7 @@ async def test_a_worker_takes_only_what_its_queues_and_workflows_allow(in_memory
 
 
 async def test_a_signal_for_a_run_that_another_worker_holds_reaches_it(world: World, clock: VirtualClock):
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     first, second = await world.open(), await world.open()
     handle = await first.start(flow)
@@ -446,9 +437,7 @@ async def test_the_engine_says_little_when_all_goes_well(world: World, caplog: p
     async def work() -> int:
         return 1
 
-    @workflow
-    async def flow() -> int:
-        return await work()
+    flow = define_calling(work)
 
     runtime = await world.open()
     assert await (await runtime.start(flow)).result() == 1

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from engine_world import FlakyStore, Replaced, World
+from shared_flows import define_waiting
 
-from holdfast import Client, RunFailed, RunNotFound, Runtime, Schedule, step, wait_for_signal, workflow
+from holdfast import Client, RunFailed, RunNotFound, Runtime, Schedule, step, workflow
 from holdfast.engine.driver import Driver
 from holdfast.errors import StoreCorrupt
 from waits import wait_until
@@ -91,9 +92,7 @@ async def test_a_part_of_a_look_that_fails_does_not_keep_the_others_from_being_d
     @workflow(schedule=Schedule(cron="0 2 * * *"))
     async def nightly() -> None: ...
 
-    @workflow
-    async def elsewhere() -> str:
-        return await wait_for_signal("go")
+    elsewhere = define_waiting("elsewhere")
 
     async def fail(worker: int, after: int) -> Any:
         raise KeyError("a defect")

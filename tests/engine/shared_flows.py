@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from holdfast import wait_for_signal, workflow
+from holdfast import step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.workflow import Workflow
 from waits import wait_until
@@ -29,6 +29,23 @@ def define_calling(callee: Callable[[], Coroutine[Any, Any, Any]], name: str = "
         return await callee()
 
     return calling
+
+
+def define_cleaning_up(log: list[str]) -> Workflow[[], None]:
+    """A workflow that waits until it is cancelled, and then runs a step, which writes to the log."""
+
+    @step
+    async def clean_up() -> None:
+        log.append("cleaned up")
+
+    @workflow(name="flow")
+    async def cleaning_up() -> None:
+        try:
+            await wait_for_signal("never")
+        finally:
+            await clean_up()
+
+    return cleaning_up
 
 
 def deploy(function: Callable[..., Any], name: str = "flow") -> Workflow[..., Any]:

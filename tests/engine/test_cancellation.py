@@ -20,7 +20,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
-from shared_flows import define_waiting
+from shared_flows import define_cleaning_up, define_waiting
 
 from holdfast import (
     Client,
@@ -41,7 +41,7 @@ from waits import wait_until
 pytestmark = pytest.mark.asyncio
 
 
-async def ask(world: World, run_id: str) -> Any:
+async def cancel_from_outside(world: World, run_id: str) -> Any:
     """Cancel a run from another process."""
     store = await world.open_store()
     [answer] = await store.commit([CancelRun(run_id, store.now())])
@@ -157,7 +157,7 @@ async def test_between_two_steps(world: World):
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await store.reached.wait()
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     store.release.set()
     with pytest.raises(RunCancelled):
@@ -168,17 +168,7 @@ async def test_between_two_steps(world: World):
 
 async def test_a_parked_run_is_brought_back_and_cancelled(world: World, clock: VirtualClock):
     log: list[str] = []
-
-    @step
-    async def clean_up() -> None:
-        log.append("cleaned up")
-
-    @workflow
-    async def flow() -> None:
-        try:
-            await wait_for_signal("never")
-        finally:
-            await clean_up()
+    flow = define_cleaning_up(log)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -189,7 +179,7 @@ async def test_a_parked_run_is_brought_back_and_cancelled(world: World, clock: V
     assert log == ["cleaned up"]
 
 
-async def test_a_run_that_nobody_has_begun_is_cancelled_at_once(world: World):
+async def test_a_run_that_has_not_started_is_cancelled_at_once(world: World):
     log: list[str] = []
 
     @workflow(queue="elsewhere")
@@ -221,7 +211,7 @@ async def test_a_run_with_a_delay_is_cancelled_at_once(world: World, clock: Virt
         await handle.result()
 
 
-async def test_a_run_that_was_handed_over_is_cancelled_by_whoever_takes_it_up(world: World):
+async def test_a_run_that_was_handed_over_is_cancelled_by_its_next_worker(world: World):
     log: list[str] = []
 
     @step
@@ -245,14 +235,14 @@ async def test_a_run_that_was_handed_over_is_cancelled_by_whoever_takes_it_up(wo
     handle = await first.start(flow)
     await wait_until(lambda: log)
     await first.close()
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     second = await world.open()
     with pytest.raises(RunCancelled):
         await flow.get_handle(second.store_provider, handle.run_id).result()
     assert log == ["work", "cleaned up"]  # what was in flight is not begun again only to be cancelled
 
 
-async def test_the_cancel_outlives_the_worker_that_was_asked(world: World):
+async def test_a_cancel_survives_the_worker_that_received_it(world: World):
     log: list[str] = []
 
     @step
@@ -372,7 +362,7 @@ async def test_a_once_step_whose_intent_is_on_its_way_is_not_begun(world: World)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await store.reached.wait()
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     driver = runtime._engine.held_runs.drivers_by_run_id[handle.run_id]
     store.release.set()
@@ -459,7 +449,7 @@ async def test_code_that_raises_something_else_fails(world: World):
         await handle.result()
 
 
-async def test_a_second_cancel_is_told_so_and_does_not_interrupt_the_clean_up(world: World, clock: VirtualClock):
+async def test_a_second_cancel_returns_false_and_does_not_interrupt_the_cleanup(world: World, clock: VirtualClock):
     log: list[str] = []
     gate = asyncio.Event()
 
@@ -482,7 +472,7 @@ async def test_a_second_cancel_is_told_so_and_does_not_interrupt_the_clean_up(wo
     assert await handle.cancel()
     await wait_until(lambda: log)
     assert not await handle.cancel()
-    await settled_but_one(runtime)
+    await wait_for_one_in_flight(runtime)
     gate.set()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -491,12 +481,12 @@ async def test_a_second_cancel_is_told_so_and_does_not_interrupt_the_clean_up(wo
     assert await describe_journal(runtime, handle) == ["cancel cancel", "step clean_up"]
 
 
-async def settled_but_one(runtime: Any) -> None:
+async def wait_for_one_in_flight(runtime: Any) -> None:
     await asyncio.sleep(0.01)
     await wait_until(lambda: runtime._engine.in_flight_count <= 1)
 
 
-async def test_two_cancels_before_the_first_is_heard_of(world: World):
+async def test_two_cancels_before_the_worker_sees_the_first(world: World):
     flow = define_waiting(signal="never")
 
     runtime = await world.open()
@@ -589,7 +579,7 @@ async def test_a_cancel_that_is_accepted_before_the_end_is_recorded_wins(world: 
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await store.reached.wait()
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     store.release.set()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -622,7 +612,7 @@ async def test_a_takeover_after_such_a_race_comes_to_the_same_end(world: World):
     first = await world.open(store=store)
     handle = await first.start(flow)
     await store.reached.wait()
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     store.release.set()
     await undoing.wait()
     await world.crash(first)
@@ -641,7 +631,7 @@ async def test_a_run_that_has_failed_when_the_cancel_is_accepted_stays_failed(wo
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await store.reached.wait()
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     store.release.set()
     with pytest.raises(RunFailed, match="ValueError: no"):
         await handle.result()
@@ -723,7 +713,7 @@ async def test_a_cancel_while_the_run_is_being_parked_is_not_missed(world: World
     clock.advance(1.1)
     runtime._engine._idle_runs.sweep()
     await store.reached.wait()
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     store.release.set()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -810,7 +800,7 @@ async def test_a_cancel_and_a_deadline_due_at_once_after_a_takeover(world: World
     handle = await first.start(flow)
     await wait_until(lambda: begun)
     await world.crash(first)
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     clock.advance(101)
     second = await world.open()
     with pytest.raises(RunCancelled):
@@ -851,7 +841,7 @@ async def test_a_client_cancels_by_id(world: World):
             await client.cancel("nobody")
 
 
-async def test_a_run_whose_code_no_longer_fits_ends_although_a_cancel_was_asked_for(world: World):
+async def test_a_run_with_code_that_no_longer_fits_ends_although_it_was_cancelled(world: World):
     @step
     async def before() -> None: ...
 
@@ -870,7 +860,7 @@ async def test_a_run_whose_code_no_longer_fits_ends_although_a_cancel_was_asked_
     handle = await first.start(await define(new=False))
     await wait_until(lambda: first._engine._idle_runs)
     await first.close()
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     await define(new=True)
     second = await world.open()
     run = await wait_until_ended(second, handle)

@@ -89,7 +89,7 @@ async def test_it_is_tried_again_as_often_as_any_other(world: World, way: Any):
     assert await (await runtime.start(flow)).result(timeout=10) == 3
 
 
-async def test_a_request_that_is_left_behind_does_not_disable_the_time_out(in_memory: World):
+async def test_a_leftover_cancel_request_does_not_disable_the_timeout(in_memory: World):
     @step(timeout=0.05, retries=1, backoff=0.01)
     async def work() -> None:
         await leave_a_request_behind()
@@ -109,7 +109,7 @@ async def test_a_request_that_is_left_behind_does_not_disable_the_time_out(in_me
 
 
 @pytest.mark.parametrize("leave", [cancel_me, leave_a_request_behind])
-async def test_a_value_that_is_returned_is_an_outcome_whatever_is_left_behind(world: World, leave: Any):
+async def test_a_returned_value_is_an_outcome_despite_a_leftover_cancel_request(world: World, leave: Any):
     calls: list[int] = []
 
     @step
@@ -130,7 +130,7 @@ async def test_a_value_that_is_returned_is_an_outcome_whatever_is_left_behind(wo
 
 
 @pytest.mark.parametrize("leave", [cancel_me, leave_a_request_behind])
-async def test_a_transaction_is_committed_whatever_is_left_behind(tmp_path: Any, leave: Any):
+async def test_a_transaction_is_committed_despite_a_leftover_cancel_request(tmp_path: Any, leave: Any):
     @step(transaction=True)
     async def work() -> str:
         current_step().connection.execute("CREATE TABLE IF NOT EXISTS done (n int)")

@@ -123,7 +123,7 @@ async def test_an_answer_that_comes_just_before_the_question_is_changed_keeps_no
     assert await again.result() is False
 
 
-async def test_a_question_that_was_changed_and_is_changed_back_is_asked_anew(world: World, clock: VirtualClock):
+async def test_a_question_that_was_changed_and_changed_back_is_asked_again(world: World, clock: VirtualClock):
     text = "Delete the copy?"
 
     @workflow

@@ -57,7 +57,7 @@ class Broken(Exception):
         self.code = code
 
 
-async def children_of(world: World, parent: str) -> list[str]:
+async def list_child_ids(world: World, parent: str) -> list[str]:
     store = await world.open_store()
     return [run.id for run in await store.list_runs(RunFilter(parent=parent), limit=1000)][::-1]
 
@@ -178,7 +178,7 @@ async def test_a_child_that_fails_is_an_exception_in_the_parent_with_its_cause(w
     assert seen == [("p:child-1", "failed", "Broken: no luck", "no luck", 7)] * 2  # live, and replayed
 
 
-async def test_a_failure_that_nobody_catches_fails_the_parent_and_names_the_child(world: World):
+async def test_an_uncaught_failure_fails_the_parent_and_names_the_child(world: World):
     @workflow
     async def child() -> None:
         raise Broken("no luck", 7)
@@ -211,9 +211,7 @@ async def test_a_child_that_was_cancelled_is_an_exception_in_the_parent(world: W
     assert await handle.result() == "p:child-1 cancelled"
 
 
-async def test_a_child_that_is_cancelled_before_anybody_began_it_tells_the_parked_parent(
-    world: World, clock: VirtualClock
-):
+async def test_a_child_that_is_cancelled_before_it_started_wakes_the_parked_parent(world: World, clock: VirtualClock):
     @workflow(queue="elsewhere")
     async def child() -> None: ...
 
@@ -292,10 +290,10 @@ async def test_children_of_children(world: World):
     runtime = await world.open()
     handle = await runtime.start(tree.options(id="t"), 4)
     assert await handle.result() == 16
-    assert await children_of(world, "t:tree-2") == ["t:tree-2:tree-1", "t:tree-2:tree-2"]
+    assert await list_child_ids(world, "t:tree-2") == ["t:tree-2:tree-1", "t:tree-2:tree-2"]
 
 
-async def test_a_workflow_that_fails_deep_down_tells_every_level(world: World):
+async def test_a_workflow_that_fails_deep_down_fails_every_level(world: World):
     @workflow
     async def nested(depth: int) -> None:
         if depth == 0:
@@ -322,7 +320,7 @@ async def test_hundreds_at_once_with_gather(world: World):
     runtime = await world.open(max_concurrency=50)  # fewer than there are: most wait until there is room
     handle = await runtime.start(parent.options(id="p"))
     assert await handle.result() == list(range(300))
-    assert len(await children_of(world, "p")) == 300
+    assert len(await list_child_ids(world, "p")) == 300
 
 
 async def test_hundreds_with_map(world: World):
@@ -381,7 +379,7 @@ async def test_inputs_that_do_not_fit_are_refused_before_anything_is_started(wor
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     assert await handle.result() == "InputError"
-    assert await children_of(world, "p") == []
+    assert await list_child_ids(world, "p") == []
 
 
 @pytest.mark.parametrize("how", ["called", "started"])
@@ -400,10 +398,10 @@ async def test_inputs_above_the_limit_are_an_error_in_the_parent(world: World, h
     runtime = await world.open(max_value=4000)
     handle = await runtime.start(parent.options(id="p"))
     assert "the inputs of workflow 'child'" in await handle.result()
-    assert await children_of(world, "p") == []
+    assert await list_child_ids(world, "p") == []
 
 
-async def test_a_result_above_the_limit_fails_the_child_and_is_told_to_the_parent(world: World):
+async def test_a_result_above_the_limit_fails_the_child_and_the_parent_sees_that(world: World):
     @workflow
     async def child() -> str:
         return "x" * 5000
@@ -540,13 +538,13 @@ async def test_a_parent_that_was_parked_and_woken_does_not_disturb_a_step_of_its
     await wait_until_parked(runtime, clock, handle)
     await handle.signal("go", "on")
     await wait_for_state(runtime, handle, "running", "waiting")
-    await settled_but_for_steps(runtime, handle)
+    await wait_until_idle_after_signal(runtime, handle)
     gate.set()
     assert await handle.result() == ["slow", "on"]
     assert calls == ["slow"]
 
 
-async def settled_but_for_steps(runtime: Any, handle: Any) -> None:
+async def wait_until_idle_after_signal(runtime: Any, handle: Any) -> None:
     """The parent has recorded its signal and waits for its child again."""
 
     async def there() -> bool:
@@ -695,10 +693,10 @@ async def test_a_parent_that_dies_with_its_child_starts_it_only_once(world: Worl
     assert calls == ["work"]
     run = await read_run(other, "p:child-1")
     assert (run.epoch, run.delivery_count) == (1, 0)
-    assert await children_of(world, "p") == ["p:child-1"]
+    assert await list_child_ids(world, "p") == ["p:child-1"]
 
 
-async def test_a_child_whose_worker_died_with_the_parents_goes_on_too(world: World):
+async def test_a_child_whose_worker_died_with_the_parents_continues_too(world: World):
     calls: list[str] = []
     hang = True
 
@@ -727,7 +725,7 @@ async def test_a_child_whose_worker_died_with_the_parents_goes_on_too(world: Wor
     assert calls == ["a", "b", "b"]
 
 
-async def test_a_child_that_ended_while_nobody_held_the_parent_is_not_run_again(world: World):
+async def test_a_child_that_ended_while_no_worker_held_the_parent_is_not_run_again(world: World):
     calls: list[str] = []
 
     @step
@@ -868,7 +866,7 @@ async def test_a_handle_in_workflow_code_tells_that_the_run_has_ended(world: Wor
     assert all("ended" in one for one in told)
 
 
-async def test_what_a_child_is_doing_cannot_be_asked_in_workflow_code(world: World):
+async def test_a_child_cannot_be_read_in_workflow_code(world: World):
     @workflow
     async def child() -> str:
         return "done"
@@ -1166,7 +1164,7 @@ async def test_a_gather_that_fails_in_a_group_cancels_the_children_that_are_left
         assert (await wait_until_ended(runtime, run_id)).state == "cancelled"
 
 
-async def test_children_that_nobody_waits_for_when_the_parent_ends_are_cancelled(world: World):
+async def test_children_without_a_wait_are_cancelled_when_the_parent_ends(world: World):
     child = define_waiting("child", signal="never")
 
     @step
@@ -1326,7 +1324,7 @@ async def test_a_store_that_fails_to_start_a_child_keeps_the_runs_place(
     assert await handle.result() == ["first", "child's", "child's"]
     assert calls == ["first", "child's", "child's"]
     assert failures == 0
-    assert await children_of(world, "p") == ["p:child-2", "p:child-3"]
+    assert await list_child_ids(world, "p") == ["p:child-2", "p:child-3"]
 
 
 async def test_a_store_that_fails_to_link_keeps_the_runs_place(world: World, caplog: pytest.LogCaptureFixture):
@@ -1356,9 +1354,7 @@ async def test_a_store_that_fails_to_link_keeps_the_runs_place(world: World, cap
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_store_that_fails_to_change_a_child_is_asked_again(
-    world: World, when: str, caplog: pytest.LogCaptureFixture
-):
+async def test_a_failed_change_of_a_child_is_repeated(world: World, when: str, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.CRITICAL)
     failures = {SendSignal: 2, CancelRun: 2}
 

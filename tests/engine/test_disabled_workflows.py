@@ -20,7 +20,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
-from shared_flows import define_calling, define_waiting
+from shared_flows import define_calling, define_cleaning_up, define_waiting
 
 from holdfast import (
     Client,
@@ -29,7 +29,6 @@ from holdfast import (
     WorkflowDisabled,
     current_step,
     step,
-    wait_for_signal,
     workflow,
 )
 from holdfast.services.forks import fork_run
@@ -66,7 +65,7 @@ class Bench:
         self.work = work
 
 
-async def test_a_running_run_stops_at_the_next_record_and_goes_on_when_switched_on(world: World):
+async def test_a_running_run_stops_at_the_next_record_and_continues_when_enabled(world: World):
     bench = Bench()
 
     @workflow
@@ -238,7 +237,7 @@ async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock:
     switch = await world.open_store()
     one, two = await runtime.start(by_signal), await runtime.start(by_time)
     await wait_until_parked(runtime, clock, one)
-    await until_parked_too(runtime, two)
+    await wait_until_unloaded(runtime, two)
     for name in ("by_signal", "by_time"):
         await switch.disabled_workflows.disable(name)
     await one.signal("go", 1)
@@ -252,7 +251,7 @@ async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock:
     assert [await one.result(), await two.result()] == [1, "slept"]
 
 
-async def until_parked_too(runtime: Any, handle: Any) -> None:
+async def wait_until_unloaded(runtime: Any, handle: Any) -> None:
     await wait_until(lambda: handle.run_id not in runtime._engine.held_runs.drivers_by_run_id)
     assert await get_state(runtime, handle) == "waiting"
 
@@ -272,11 +271,11 @@ async def test_other_workflows_are_not_affected(world: World):
         await handle.signal("go", 1)
     assert await going.result() == 1
     assert (await read_run(runtime, going)).epoch == 1
-    assert await (await started_and_told(runtime, on)).result() == 2
+    assert await (await start_with_signal(runtime, on)).result() == 2
     assert await get_state(runtime, stopped) == "pending"
 
 
-async def started_and_told(runtime: Any, flow: Any) -> Any:
+async def start_with_signal(runtime: Any, flow: Any) -> Any:
     handle = await runtime.start(flow)
     await handle.signal("go", 2)
     return handle
@@ -329,7 +328,7 @@ async def test_a_child_of_a_workflow_that_is_switched_off_is_an_error_that_a_ret
         assert await handle.result() == "child"
 
 
-async def test_a_parent_waits_while_its_child_stands_still(world: World):
+async def test_a_parent_waits_while_its_child_is_disabled(world: World):
     bench = Bench()
 
     @workflow
@@ -352,7 +351,7 @@ async def test_a_parent_waits_while_its_child_stands_still(world: World):
     assert bench.log == ["slow", "b"]
 
 
-async def test_children_of_a_parent_that_stands_still_go_on(world: World):
+async def test_children_of_a_disabled_parent_continue(world: World):
     child = define_waiting("child")
 
     parent = define_calling(child, "parent")
@@ -372,19 +371,9 @@ async def test_children_of_a_parent_that_stands_still_go_on(world: World):
     assert await handle.result() == 1
 
 
-async def test_what_is_asked_of_a_run_that_stands_still_is_done_when_it_goes_on(world: World):
+async def test_requests_to_a_disabled_run_are_handled_when_it_is_enabled(world: World):
     log: list[str] = []
-
-    @step
-    async def clean_up() -> None:
-        log.append("cleaned up")
-
-    @workflow
-    async def flow() -> None:
-        try:
-            await wait_for_signal("never")
-        finally:
-            await clean_up()
+    flow = define_cleaning_up(log)
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -401,7 +390,7 @@ async def test_what_is_asked_of_a_run_that_stands_still_is_done_when_it_goes_on(
     assert log == ["cleaned up"]
 
 
-async def test_undoing_stands_still_as_well(world: World):
+async def test_compensation_stops_as_well(world: World):
     bench = Bench()
 
     @step(compensate=lambda: bench.log.append("undone"))

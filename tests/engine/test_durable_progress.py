@@ -18,7 +18,7 @@ from waits import wait_until
 pytestmark = pytest.mark.asyncio
 
 
-async def test_progress_that_is_kept_is_in_the_store_before_the_step_goes_on(world: World):
+async def test_saved_progress_is_in_the_store_before_the_step_continues(world: World):
     seen: list[Any] = []
 
     @step

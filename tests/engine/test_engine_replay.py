@@ -46,7 +46,7 @@ async def test_time_and_chance_are_the_same_after_a_run_was_parked(world: World,
     assert await handle.result() == [True, True, True]
 
 
-async def test_code_that_drifted_fails_the_run_and_corrected_code_goes_on_where_it_was(world: World):
+async def test_code_that_drifted_fails_the_run_and_corrected_code_continues_from_there(world: World):
     calls: list[str] = []
 
     @step
@@ -141,9 +141,7 @@ async def test_a_workflow_that_can_never_go_on_fails_at_once_and_says_where(worl
     assert "test_engine_replay.py" in str(failed.value.__cause__)
 
 
-async def test_a_signal_that_nobody_waits_for_yet_is_kept_while_the_run_is_parked_again(
-    world: World, clock: VirtualClock
-):
+async def test_a_signal_without_a_wait_is_kept_while_the_run_is_parked_again(world: World, clock: VirtualClock):
     @workflow
     async def flow() -> list[Any]:
         return [await wait_for_signal("first"), await wait_for_signal("second")]

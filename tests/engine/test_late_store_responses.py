@@ -49,7 +49,7 @@ class LossyStore(FlakyStore):
         await self.inner.workers.retire(worker)
 
 
-async def test_a_run_whose_claim_went_unheard_is_not_held_for_ever(world: World):
+async def test_a_run_with_a_lost_claim_answer_is_not_held_forever(world: World):
     @step
     async def work() -> str:
         return "done"
@@ -70,7 +70,7 @@ async def test_a_run_whose_claim_went_unheard_is_not_held_for_ever(world: World)
     assert await flow.get_handle(runtime.store_provider, handle.run_id).result(timeout=10) == "done"
 
 
-async def test_a_run_whose_start_went_unheard_is_not_held_for_ever(world: World):
+async def test_a_run_with_a_lost_start_answer_is_not_held_forever(world: World):
     @step
     async def work() -> str:
         return "done"
@@ -89,7 +89,7 @@ async def test_a_run_whose_start_went_unheard_is_not_held_for_ever(world: World)
 
 
 @pytest.mark.parametrize("delayed", [False, True])
-async def test_a_run_whose_start_went_unheard_begins_although_nobody_asks_again(world: World, delayed: bool):
+async def test_a_run_with_a_lost_start_answer_starts_without_another_request(world: World, delayed: bool):
     @workflow
     async def flow() -> str:
         return "done"
@@ -103,7 +103,7 @@ async def test_a_run_whose_start_went_unheard_begins_although_nobody_asks_again(
     assert await flow.get_handle(runtime.store_provider, "mine").result(timeout=10) == "done"
 
 
-async def test_a_signal_that_went_unheard_wakes_its_run(world: World):
+async def test_a_signal_with_a_lost_answer_wakes_its_run(world: World):
     flow = define_waiting()
 
     store = LossyStore(world.store())
@@ -217,7 +217,7 @@ async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_
     assert await handle.result(timeout=10) == "woken"
 
 
-async def test_a_reopened_run_whose_claim_went_unheard_is_given_back_although_its_driver_is_still_here(
+async def test_a_reopened_run_with_a_lost_claim_answer_is_released_although_its_driver_is_still_here(
     world: World,
 ):
     """It waits for the answer to the run's first end; the claim that got lost was made under the next epoch."""

@@ -423,9 +423,7 @@ async def test_a_deadline_wakes_a_parked_run_and_lets_it_clean_up_once(world: Wo
     assert undone == ["undone"]
 
 
-async def test_a_deadline_that_passed_while_nobody_was_there_comes_before_what_was_in_flight(
-    world: World, clock: VirtualClock
-):
+async def test_a_deadline_that_passed_without_a_worker_comes_before_steps_in_flight(world: World, clock: VirtualClock):
     calls: list[str] = []
 
     @step
@@ -499,7 +497,7 @@ async def test_a_clean_up_that_waits_is_parked_and_woken_without_a_second_deadli
     assert await handle.result() == "cleaned up"
 
 
-async def test_a_timer_due_while_nobody_was_there_comes_before_what_was_in_flight(world: World, clock: VirtualClock):
+async def test_a_timer_that_was_due_without_a_worker_comes_before_steps_in_flight(world: World, clock: VirtualClock):
     calls: list[str] = []
 
     @step
@@ -618,7 +616,7 @@ async def test_logging_of_workflow_code_is_silent_in_replay(
     assert replaying == [False, True]
 
 
-async def test_an_exception_of_a_task_that_nobody_awaits_is_logged_once(
+async def test_an_exception_of_a_task_that_is_never_awaited_is_logged_once(
     world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ):
     @step

@@ -158,7 +158,7 @@ async def test_a_run_ends_after_what_it_decided_last_is_recorded(world: World):
     assert patch < end
 
 
-async def test_code_that_does_not_fit_leaves_no_patch_behind(world: World, clock: VirtualClock):
+async def test_code_that_does_not_fit_records_no_patch(world: World, clock: VirtualClock):
     asked: list[bool] = []
 
     @step
@@ -189,7 +189,7 @@ async def test_code_that_does_not_fit_leaves_no_patch_behind(world: World, clock
     assert await describe_journal(second, handle.run_id) == ["step work", "step work"]
 
 
-async def test_code_that_does_what_is_forbidden_leaves_no_patch_behind(world: World):
+async def test_code_that_does_something_forbidden_records_no_patch(world: World):
     @deploy
     async def flow() -> None:
         await work("a")
@@ -397,7 +397,7 @@ async def test_a_retry_keeps_the_way_that_a_run_has_taken(world: World):
     assert log == ["a", "b", "clean up", "b", "clean up"]
 
 
-async def test_a_patch_that_was_recorded_after_a_failure_that_nobody_had_seen_yet_is_kept(world: World):
+async def test_a_patch_that_was_recorded_after_a_failure_the_code_had_not_seen_is_kept(world: World):
     """The failure was on its way when the patch was decided: what came of the patch is kept, and so must it be."""
     store = FlakyStore(world.store())
     gate = asyncio.Event()
@@ -480,7 +480,7 @@ async def test_a_fork_has_the_patches_of_what_it_shares(world: World):
     assert log == ["a", "b", "a", "b", "b"]
 
 
-async def test_a_fork_of_an_old_run_takes_the_new_way_behind_what_it_shares(world: World):
+async def test_a_fork_of_an_old_run_takes_the_new_branch_after_the_shared_records(world: World):
     async def old() -> list[str]:
         return [await work("a"), await work("euros"), await work("c")]
 

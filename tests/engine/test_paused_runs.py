@@ -19,7 +19,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
-from shared_flows import define_calling, define_waiting
+from shared_flows import define_calling, define_cleaning_up, define_waiting
 
 from holdfast import RunCancelled, RunFailed, step, wait_for_signal, workflow
 from holdfast.engine import driver as drivers
@@ -29,14 +29,14 @@ from waits import wait_until
 pytestmark = pytest.mark.asyncio
 
 
-async def until_paused(runtime: Any, handle: Any) -> None:
+async def wait_until_paused(runtime: Any, handle: Any) -> None:
     """Wait until nobody holds the paused run."""
     await wait_for_state(runtime, handle, "waiting", "pending")
     await wait_until(lambda: handle.run_id not in runtime._engine.held_runs.drivers_by_run_id)
     assert (await handle.info()).is_paused
 
 
-async def test_a_run_that_nobody_has_begun(world: World):
+async def test_a_run_that_has_not_started(world: World):
     log: list[str] = []
 
     @workflow(queue="other")
@@ -131,7 +131,7 @@ async def test_an_idle_run_in_memory_leaves_it(world: World):
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     await handle.signal("go", 1)
     await asyncio.sleep(0.02)
     assert await read_journal(runtime, handle) == []
@@ -162,7 +162,7 @@ async def test_a_step_in_flight_ends_and_is_recorded_and_nothing_new_begins(worl
     assert await get_state(runtime, handle) == "running"
     assert (await handle.info()).is_paused
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert log == ["a"]
     assert await describe_journal(runtime, handle) == ["step work"]
     await handle.resume()
@@ -195,7 +195,7 @@ async def test_of_several_steps_in_flight_all_are_recorded(world: World):
         assert await get_state(runtime, handle) == "running"
         gates[n].set()
         await asyncio.sleep(0.005)
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert [record.position for record in await read_journal(runtime, handle)] == [2, 0, 1]
     await handle.resume()
     assert await handle.result() == [0, 1, 2, 3]
@@ -222,7 +222,7 @@ async def test_a_signal_that_is_there_when_the_step_in_flight_ends_waits_too(wor
     await handle.pause()
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert await describe_journal(runtime, handle) == ["step work"]
     await handle.resume()
     assert await handle.result() == 5
@@ -238,7 +238,7 @@ async def test_a_timer_that_is_due_meanwhile_fires_when_the_run_is_resumed(world
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     clock.advance(500)
     await asyncio.sleep(0.05)
     assert await read_journal(runtime, handle) == []
@@ -256,7 +256,7 @@ async def test_a_timer_that_is_not_due_yet_is_waited_for_after_the_pause(world: 
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     await handle.resume()
     await wait_until(lambda: runtime._engine._idle_runs)
     assert await read_journal(runtime, handle) == []
@@ -299,7 +299,7 @@ async def test_a_deadline_that_passes_meanwhile_strikes_when_the_run_is_resumed(
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     clock.advance(500)
     await asyncio.sleep(0.05)
     assert await get_state(runtime, handle) == "waiting"
@@ -308,7 +308,7 @@ async def test_a_deadline_that_passes_meanwhile_strikes_when_the_run_is_resumed(
         await handle.result()
 
 
-async def test_the_end_of_a_child_waits_and_the_child_goes_on(world: World):
+async def test_the_end_of_a_child_waits_and_the_child_continues(world: World):
     child = define_waiting("child")
 
     parent = define_calling(child, "parent")
@@ -317,7 +317,7 @@ async def test_the_end_of_a_child_waits_and_the_child_goes_on(world: World):
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     await child.get_handle(runtime.store_provider, "p:child-1").signal("go", 7)
     assert await child.get_handle(runtime.store_provider, "p:child-1").result() == 7
     await wait_until_quiet(runtime)
@@ -336,7 +336,7 @@ async def test_a_paused_child_keeps_its_parent_waiting(world: World):
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
     kid = child.get_handle(runtime.store_provider, "p:child-1")
     await kid.pause()
-    await until_paused(runtime, kid)
+    await wait_until_paused(runtime, kid)
     await kid.signal("go", 1)
     await asyncio.sleep(0.02)
     assert not (await read_run(runtime, handle)).state.is_terminal
@@ -367,7 +367,7 @@ async def test_no_child_is_begun_while_the_run_is_being_paused(world: World):
     await handle.pause()
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id["p"]._is_pausing)
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert await runtime._engine.store.get_run("p:child-2") is None
     await handle.resume()
     assert await handle.result() == "child"
@@ -395,13 +395,13 @@ async def test_a_resume_before_the_pause_was_carried_out(world: World):
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     await handle.signal("go", 1)
     await handle.resume()
-    await settled_look(runtime)
+    await wait_for_polls(runtime)
     gate.set()
     assert await handle.result() == ["a", "b", 1]
     assert (await read_run(runtime, handle)).epoch == 1
 
 
-async def settled_look(runtime: Any) -> None:
+async def wait_for_polls(runtime: Any) -> None:
     await asyncio.sleep(0.01)
     await wait_until(lambda: not runtime._engine._poller.background_tasks)
 
@@ -444,7 +444,7 @@ async def test_a_resume_and_another_pause_while_a_step_is_in_flight(world: World
     assert [await handle.pause(), await handle.resume(), await handle.pause()] == [True, True, True]
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert log == ["a"]
     await handle.resume()
     assert await handle.result() == ["a", "b"]
@@ -503,23 +503,13 @@ async def test_a_pause_survives_a_hand_over(world: World):
 
 async def test_cancelling_a_paused_run(world: World):
     log: list[str] = []
-
-    @step
-    async def clean_up() -> None:
-        log.append("cleaned up")
-
-    @workflow
-    async def flow() -> None:
-        try:
-            await wait_for_signal("never")
-        finally:
-            await clean_up()
+    flow = define_cleaning_up(log)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -578,7 +568,7 @@ async def test_a_clean_up_after_a_cancel_can_be_paused(world: World):
     assert await handle.pause()
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert log == ["clean up 1"]
     await handle.resume()
     with pytest.raises(RunCancelled):
@@ -610,7 +600,7 @@ async def test_undoing_can_be_paused(world: World):
     await handle.pause()
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert log == ["undo b"]
     await handle.resume()
     await wait_until_ended(runtime, handle)
@@ -639,7 +629,7 @@ async def test_a_run_that_ends_while_it_is_being_paused_completes(world: World):
     assert (run.state, run.paused_at) == ("completed", None)
 
 
-async def test_a_pause_that_comes_while_the_run_is_replayed_is_heeded(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_a_pause_during_replay_takes_effect(world: World, monkeypatch: pytest.MonkeyPatch):
     log: list[str] = []
 
     @step
@@ -662,9 +652,9 @@ async def test_a_pause_that_comes_while_the_run_is_replayed_is_heeded(world: Wor
     await wait_until(lambda: handle.run_id in second._engine.held_runs.drivers_by_run_id)
     again = flow.get_handle(second.store_provider, handle.run_id)
     await again.pause()
-    await settled_look(second)
+    await wait_for_polls(second)
     monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 500)
-    await until_paused(second, again)
+    await wait_until_paused(second, again)
     assert len(log) == 4
     await again.resume()
     assert await again.result() == 10
@@ -684,7 +674,7 @@ async def test_a_pause_while_the_run_is_being_parked(world: World, clock: Virtua
     outside = await world.open_store()
     await outside.commit([PauseRun(handle.run_id, outside.now())])
     store.release.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     await handle.signal("go", 1)
     await asyncio.sleep(0.02)
     assert await get_state(runtime, handle) == "waiting"

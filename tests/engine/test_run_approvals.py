@@ -81,9 +81,7 @@ async def test_asking_costs_a_write_and_a_record_and_the_answer_one(in_memory: W
     assert "WithdrawApproval" not in kinds
 
 
-async def test_whoever_takes_the_run_over_asks_the_same_question_and_people_are_told_once(
-    world: World, clock: VirtualClock
-):
+async def test_the_next_worker_asks_the_same_question_and_people_are_notified_once(world: World, clock: VirtualClock):
     notices: list[str] = []
 
     def tell(notice: ApprovalNotification) -> None:
@@ -115,7 +113,7 @@ async def test_whoever_takes_the_run_over_asks_the_same_question_and_people_are_
     assert notices == [asked.id]
 
 
-async def test_an_answer_while_nobody_runs_is_there_for_the_next(world: World, clock: VirtualClock):
+async def test_an_answer_while_no_worker_runs_is_there_for_the_next(world: World, clock: VirtualClock):
     @workflow
     async def flow() -> str:
         return await ask("Where?", choices=["a", "b"])
@@ -308,7 +306,7 @@ async def test_a_store_that_fails_for_a_while_loses_neither_question_nor_answer(
 # With the rest of the engine
 
 
-async def test_cancelling_withdraws_the_question_and_what_comes_after_is_told(world: World, clock: VirtualClock):
+async def test_cancelling_withdraws_the_question_and_later_answers_are_refused(world: World, clock: VirtualClock):
     @workflow
     async def flow() -> str:
         task = asyncio.ensure_future(ask("Go?"))
@@ -419,7 +417,7 @@ async def test_a_question_with_a_large_form_and_a_large_answer_survives(world: W
     assert len(closed.answer.value) == 300_000
 
 
-async def test_a_question_is_withdrawn_when_its_run_fails_beside_it(world: World):
+async def test_a_question_is_withdrawn_when_its_run_fails_meanwhile(world: World):
     @workflow
     async def flow() -> None:
         async with asyncio.TaskGroup() as group:
@@ -436,7 +434,7 @@ async def test_a_question_is_withdrawn_when_its_run_fails_beside_it(world: World
     assert (closed.id, closed.state) == (asked.id, "withdrawn")
 
 
-async def test_people_are_told_of_a_question_when_it_is_in_the_store(world: World):
+async def test_people_are_notified_of_a_question_when_it_is_in_the_store(world: World):
     """Whoever answers at once, from within the notice, is heard."""
     store = FlakyStore(world.store())
     slow = asyncio.Event()

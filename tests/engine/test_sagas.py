@@ -532,7 +532,7 @@ async def test_a_compensation_that_fails_for_good_stops_the_undoing_and_names_th
     assert await get_state(runtime, handle) == "failed"
 
 
-async def test_retrying_a_run_that_could_not_be_undone_goes_on_undoing(world: World):
+async def test_retrying_a_run_with_a_failed_compensation_continues_compensating(world: World):
     shop = Shop()
     shop.refuses = {"b"}
 
@@ -658,7 +658,7 @@ async def test_a_run_with_nothing_to_undo_can_be_retried(world: World):
     assert await handle.result() == "#a"
 
 
-async def test_a_compensation_that_is_once_and_of_unknown_outcome_is_not_repeated_unasked(world: World):
+async def test_a_once_compensation_with_an_unknown_outcome_is_not_repeated(world: World):
     calls: list[str] = []
 
     @step(effect="once")
@@ -731,7 +731,7 @@ async def test_code_that_no_longer_fits_the_journal_undoes_nothing_and_says_why(
     assert shop.log == ["order", "UnreadableRecord"]
 
 
-async def test_an_output_that_only_the_undoing_reads_and_cannot_is_told_as_it_is(world: World):
+async def test_an_output_that_only_the_compensation_reads_and_cannot_decode_fails_with_that_error(world: World):
     """Nobody awaited the step, so its output is first read when it is to be undone."""
     log: list[str] = []
 

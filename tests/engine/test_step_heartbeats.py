@@ -186,7 +186,7 @@ async def test_a_heartbeat_tells_a_thread_that_its_step_was_cancelled(world: Wor
     assert isinstance(raised[0], asyncio.CancelledError | FenceLost)
 
 
-async def test_a_heartbeat_tells_a_thread_that_its_attempt_is_over_and_keeps_its_progress_out(in_memory: World):
+async def test_a_heartbeat_tells_a_thread_that_its_attempt_has_ended_and_drops_its_progress(in_memory: World):
     """A thread cannot be stopped when its attempt times out. What it reports then is not the next attempt's."""
     raised: list[BaseException] = []
     second_begun = threading.Event()

@@ -18,7 +18,7 @@ from waits import wait_until
 pytestmark = pytest.mark.asyncio
 
 
-async def test_another_worker_goes_on_where_a_dead_one_stopped(world: World):
+async def test_another_worker_continues_where_a_dead_one_stopped(world: World):
     calls: list[str] = []
     hang = True
 
@@ -46,7 +46,7 @@ async def test_another_worker_goes_on_where_a_dead_one_stopped(world: World):
     assert [record.epoch for record in await read_journal(second, handle)] == [1, 1, 2, 2]
 
 
-async def test_a_run_goes_on_after_any_number_of_crashes(world: World):
+async def test_a_run_continues_after_any_number_of_crashes(world: World):
     calls: list[int] = []
 
     @step
@@ -319,7 +319,7 @@ async def test_closing_with_grace_lets_steps_in_flight_end_and_starts_no_new_one
     assert calls == ["a", "b"]
 
 
-async def test_a_long_journal_is_replayed_in_slices_and_the_process_goes_on_meanwhile(in_memory: World):
+async def test_a_long_journal_is_replayed_in_slices_and_does_not_block_the_process(in_memory: World):
     calls: list[int] = []
     hang = True
 
@@ -446,7 +446,7 @@ async def test_the_engine_says_little_when_all_goes_well(world: World, caplog: p
 
 
 @pytest.mark.parametrize("asks", ["withdraw", "remind", "reserve"])
-async def test_a_zombie_whose_step_is_told_that_the_run_is_lost_drops_it(world: World, asks: str):
+async def test_a_zombie_drops_a_run_when_a_step_learns_that_it_is_lost(world: World, asks: str):
     """A step asks the store something under the old epoch: its run leaves memory, with all its other steps."""
     begun: list[str] = []
     cancelled: list[str] = []

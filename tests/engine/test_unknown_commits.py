@@ -53,7 +53,7 @@ class Trouble:
 
 @pytest.mark.parametrize("carried_out", [False, True])
 @pytest.mark.parametrize("kind", [AppendRecord, FinishRun, ParkRun])
-async def test_a_run_goes_on_after_a_commit_whose_outcome_is_unknown(world: World, kind: type[Any], carried_out: bool):
+async def test_a_run_continues_after_a_commit_with_an_unknown_outcome(world: World, kind: type[Any], carried_out: bool):
     calls: list[str] = []
 
     @step(effect="once")
@@ -193,7 +193,7 @@ async def test_a_released_run_whose_release_fails_is_released_again(world: World
     assert await handle.result(timeout=10) == "done"
 
 
-async def test_a_claim_that_fails_in_an_unknown_way_leaves_no_run_behind(world: World):
+async def test_a_claim_that_fails_in_an_unknown_way_leaves_no_run_stuck(world: World):
     @workflow
     async def flow() -> str:
         return "done"

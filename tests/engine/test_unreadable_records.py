@@ -259,7 +259,7 @@ class LongTrip(BaseModel):
     hotel: str
 
 
-async def test_an_answer_that_was_accepted_is_not_asked_for_again(world: World, clock: VirtualClock):
+async def test_an_accepted_answer_is_not_requested_again(world: World, clock: VirtualClock):
     """Asking again would take the answer to the next question for this one's: they look alike in the journal."""
     form: Any = Trip
 
@@ -299,7 +299,7 @@ async def test_nothing_is_undone_for_a_record_that_cannot_be_decoded(world: Worl
     await stops_as_unreadable(world, run_id, flow, "result of workflow 'child'")
 
 
-async def test_a_run_that_stopped_so_goes_on_with_mended_code(world: World, clock: VirtualClock):
+async def test_a_run_that_stopped_so_continues_with_fixed_code(world: World, clock: VirtualClock):
     child = deploy(as_text, "child")
 
     @workflow

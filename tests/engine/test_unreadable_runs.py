@@ -25,7 +25,7 @@ def damage(path: Path, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["client", "engine"])
-async def test_who_waits_for_an_unreadable_run_is_told_and_the_others_wait_on(tmp_path: Path, who: str):
+async def test_a_caller_that_waits_for_an_unreadable_run_gets_an_error_and_the_others_wait_on(tmp_path: Path, who: str):
     """Nobody executes these runs, so their ends are looked for in the store."""
     path = tmp_path / "runs.db"
 
@@ -57,7 +57,7 @@ async def test_who_waits_for_an_unreadable_run_is_told_and_the_others_wait_on(tm
         waits[2].cancel()
 
 
-async def test_who_waits_for_a_run_that_is_deleted_is_told(tmp_path: Path):
+async def test_a_caller_that_waits_for_a_deleted_run_gets_an_error(tmp_path: Path):
     path = tmp_path / "runs.db"
 
     @workflow

@@ -15,7 +15,7 @@ from holdfast.engine.child_runs import ChildRuns
 from holdfast.engine.claims import Claims
 from holdfast.engine.driver import Driver
 from holdfast.engine.held_runs import HeldRuns
-from holdfast.engine.journal_engine import JournalEngine
+from holdfast.engine.poller import Poller
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory.workers import MemoryClaims, MemoryWorkers
 from holdfast.stores.operations import CancelState, OpStatus
@@ -70,9 +70,7 @@ def no_poll_after_end() -> Iterator[None]:
 
     with (
         patch.object(Driver, "_on_finished", finished),
-        patch.object(
-            JournalEngine, "_should_poll_freed_slots", lambda self: False
-        ),  # which would find it after a second
+        patch.object(Poller, "_should_poll_freed_slots", lambda self: False),  # which would find it after a second
     ):
         yield
 

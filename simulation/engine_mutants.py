@@ -17,6 +17,7 @@ from holdfast.engine.journal_engine import JournalEngine
 from holdfast.engine.journal_writer import JournalWriter
 from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.membership import Membership
+from holdfast.engine.poller import Poller
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.step_run import StepRun
 from holdfast.engine.steps_in_flight import StepsInFlight
@@ -29,14 +30,14 @@ from simulation.process_store import ProcessClaims, ProcessStore, ProcessWorkers
 @register_mutant("a record is delivered before it is committed")
 def delivered_before_commit() -> Iterator[None]:
     """The workflow continues while the write is on its way."""
-    real = Recorder._submit
+    real = Recorder.submit
 
-    def submit(self: Recorder, op: Any, then: Any, position: int | None = None) -> None:
+    def submit(self: Recorder, op: Any, then: Any = None, position: int | None = None) -> None:
         real(self, op, None if isinstance(op, AppendRecord) else then, position)
         if isinstance(op, AppendRecord):
             self._driver.host.loop.call_soon(then)
 
-    with patch.object(Recorder, "_submit", submit):
+    with patch.object(Recorder, "submit", submit):
         yield
 
 
@@ -77,16 +78,16 @@ def intent_not_written() -> Iterator[None]:
 @register_mutant("a `once` step begins while its intent is still being written")
 def intent_not_awaited() -> Iterator[None]:
     """The intent is almost always there in time."""
-    real = Recorder._submit
+    real = Recorder.submit
 
-    def submit(self: Recorder, op: Any, then: Any, position: int | None = None) -> None:
+    def submit(self: Recorder, op: Any, then: Any = None, position: int | None = None) -> None:
         if isinstance(op, SaveAttempt) and then is not None:
             real(self, op, None)
             then()
         else:
             real(self, op, then, position)
 
-    with patch.object(Recorder, "_submit", submit):
+    with patch.object(Recorder, "submit", submit):
         yield
 
 
@@ -317,6 +318,6 @@ def freed_slot_not_noticed() -> Iterator[None]:
 
     with (
         patch.object(JournalEngine, "on_run_closed", run_over),
-        patch.object(JournalEngine, "_should_poll_freed_slots", lambda self: False),
+        patch.object(Poller, "_should_poll_freed_slots", lambda self: False),
     ):
         yield

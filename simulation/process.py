@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.codec import compute_digest
 from holdfast.core.commands import UNDECODED, Outcome
 from holdfast.core.execution import Execution
-from holdfast.core.loop import RunTimer
 from holdfast.core.records import Record, RecordKind
+from holdfast.core.run_timer import RunTimer
 from holdfast.engine.definitions import ChildCall, StepCall
 from holdfast.engine.heartbeat import Heartbeat
 from holdfast.engine.journal_engine import JournalEngine

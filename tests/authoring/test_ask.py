@@ -47,7 +47,7 @@ class Trip(BaseModel):
 
 
 @pytest.fixture
-def told() -> list[tuple[Any, ...]]:
+def notifications() -> list[tuple[Any, ...]]:
     return []
 
 
@@ -123,7 +123,7 @@ async def test_a_form_may_be_any_type_with_a_schema(form: Any, given: Any, outpu
     assert (await runner.approve(run.run_id, given)).output == output
 
 
-async def test_a_value_that_the_types_own_validators_refuse_is_asked_for_again():
+async def test_a_value_that_the_types_own_validators_reject_is_requested_again():
     @workflow
     async def insists() -> int:
         return (await ask("How long?", form=Trip)).days
@@ -239,9 +239,9 @@ async def test_an_answer_for_another_run_is_refused():
 # Time
 
 
-async def test_reminders_escalation_and_time_out_come_in_their_order(told: list[tuple[Any, ...]]):
+async def test_reminders_escalation_and_time_out_come_in_their_order(notifications: list[tuple[Any, ...]]):
     def tell(notice: ApprovalNotification) -> object:
-        told.append((notice.kind, notice.assignee, notice.reminder_count, runner.clock.now() - began))
+        notifications.append((notice.kind, notice.assignee, notice.reminder_count, runner.clock.now() - began))
         assert (notice.question, notice.workflow, notice.choices, notice.arguments) == ("Deploy?", "waits", (), None)
         assert notice.run_id == current_step().run_id
         return object()  # nothing that could be recorded
@@ -255,7 +255,7 @@ async def test_reminders_escalation_and_time_out_come_in_their_order(told: list[
     runner = Runner()
     began = runner.clock.now()
     run = await runner.run(waits)
-    assert told == [
+    assert notifications == [
         ("requested", "ops", 0, 0.0), ("reminder", "ops", 1, 25.0), ("reminder", "ops", 2, 50.0),
         ("escalated", "ann", 3, 60.0), ("reminder", "ann", 4, 85.0), ("reminder", "ann", 5, 110.0),
         ("escalated", "bob", 6, 120.0), ("reminder", "bob", 7, 145.0), ("reminder", "bob", 8, 170.0),
@@ -272,7 +272,7 @@ async def test_reminders_escalation_and_time_out_come_in_their_order(told: list[
         await runner.approve(run.run_id, id=asked.id)
 
 
-async def test_whoever_is_asked_next_is_in_the_row_with_the_new_time():
+async def test_the_next_assignee_is_in_the_row_with_the_new_time():
     @workflow
     async def escalates() -> bool:
         return await ask("Deploy?", to="ops", timeout=60, escalate_to="ann")
@@ -307,9 +307,9 @@ async def test_a_value_for_the_time_out_counts_as_the_answer(more: dict[str, Any
     assert (await Runner().run(goes_on_without)).output == repr(expected)
 
 
-async def test_an_answer_before_the_time_out_stops_reminders_and_time_out(told: list[tuple[Any, ...]]):
+async def test_an_answer_before_the_time_out_stops_reminders_and_time_out(notifications: list[tuple[Any, ...]]):
     async def tell(notice: ApprovalNotification) -> None:
-        told.append((notice.kind,))
+        notifications.append((notice.kind,))
 
     @workflow
     async def is_answered_in_time() -> bool:
@@ -323,13 +323,13 @@ async def test_an_answer_before_the_time_out_stops_reminders_and_time_out(told: 
     await runner.approve(run.run_id)
     ended = await runner.resume(run.run_id)
     assert ended.output is True
-    assert told == [("requested",), ("reminder",)]
+    assert notifications == [("requested",), ("reminder",)]
     assert not ended.steps["approval timeout"]
 
 
-async def test_a_process_that_was_away_for_long_reminds_once(told: list[tuple[Any, ...]]):
+async def test_a_process_that_was_away_for_long_reminds_once(notifications: list[tuple[Any, ...]]):
     def tell(notice: ApprovalNotification) -> None:
-        told.append((notice.kind, notice.reminder_count))
+        notifications.append((notice.kind, notice.reminder_count))
 
     @workflow
     async def reminds_hourly() -> bool:
@@ -339,7 +339,7 @@ async def test_a_process_that_was_away_for_long_reminds_once(told: list[tuple[An
     run = await runner.start(reminds_hourly)
     runner.clock.advance_to(runner.clock.now() + 30 * 3600)  # and nobody was there
     await runner.advance(0)
-    assert told == [("requested", 0), ("reminder", 1)]
+    assert notifications == [("requested", 0), ("reminder", 1)]
     assert (await runner.approve(run.run_id)).output is True
 
 
@@ -359,7 +359,7 @@ async def test_a_timed_out_run_asks_again_when_it_is_retried_and_has_all_its_tim
     assert (await runner.retry(run.run_id)).output is True
 
 
-async def test_people_have_all_their_time_however_long_the_run_was_away_before_it_asked():
+async def test_people_have_all_their_time_however_long_the_run_was_not_executed_before():
     @step
     async def prepare() -> None: ...
 
@@ -397,7 +397,7 @@ async def test_a_fork_asks_people_for_itself_with_all_the_time_that_they_have():
     assert (given.output, given.approvals) == (True, [])
 
 
-async def test_what_was_done_beside_a_question_is_kept_when_its_time_out_is_retried():
+async def test_other_work_during_a_question_is_kept_when_its_timeout_is_retried():
     done: list[int] = []
 
     @step
@@ -419,7 +419,7 @@ async def test_what_was_done_beside_a_question_is_kept_when_its_time_out_is_retr
     assert done == [0, 1, 2]
 
 
-async def test_what_is_returned_when_nobody_answers_is_a_copy():
+async def test_the_value_for_a_timeout_is_a_copy():
     default = Trip(days=1)
 
     @workflow
@@ -485,7 +485,7 @@ CALL = ApprovalRequest(
     ],
     ids=["text", "choices", "tool", "arguments", "form and reason"],
 )
-async def test_an_answer_counts_for_what_was_asked_and_for_nothing_else(later: ApprovalRequest, is_same: bool):
+async def test_an_answer_counts_only_for_its_question(later: ApprovalRequest, is_same: bool):
     question = CALL
 
     @workflow
@@ -511,10 +511,10 @@ async def test_an_answer_counts_for_what_was_asked_and_for_nothing_else(later: A
 # Notices
 
 
-async def test_notify_may_be_a_step_with_retries_and_keeps_its_key(told: list[tuple[Any, ...]]):
+async def test_notify_may_be_a_step_with_retries_and_keeps_its_key(notifications: list[tuple[Any, ...]]):
     @step(retries=2, backoff=1)
     async def mail(notice: ApprovalNotification) -> None:
-        told.append((current_step().idempotency_key, current_step().attempt))
+        notifications.append((current_step().idempotency_key, current_step().attempt))
         if current_step().attempt < 3:
             raise ConnectionError("no mail")
 
@@ -525,8 +525,8 @@ async def test_notify_may_be_a_step_with_retries_and_keeps_its_key(told: list[tu
     runner = Runner()
     run = await runner.start(mails)
     await runner.advance(60)
-    assert [attempt for _, attempt in told] == [1, 2, 3]
-    assert len({key for key, _ in told}) == 1
+    assert [attempt for _, attempt in notifications] == [1, 2, 3]
+    assert len({key for key, _ in notifications}) == 1
     assert (await runner.approve(run.run_id)).output is True
 
 
@@ -546,7 +546,7 @@ async def test_a_notice_that_fails_is_recorded_and_the_question_stays_open():
     assert (await runner.approve(run.run_id)).output is True
 
 
-async def test_an_answer_that_comes_while_people_are_told_is_not_kept_waiting():
+async def test_an_answer_that_comes_during_a_notification_does_not_wait():
     @step(retries=1000, backoff=60)
     async def mail(notice: ApprovalNotification) -> None:
         raise ConnectionError("no mail")
@@ -563,7 +563,7 @@ async def test_an_answer_that_comes_while_people_are_told_is_not_kept_waiting():
 # The lower level
 
 
-async def test_put_question_tells_which_record_has_decided():
+async def test_request_approval_returns_the_deciding_record():
     @workflow
     async def decides() -> list[Any]:
         execution = get_current_execution()
@@ -630,7 +630,7 @@ async def test_ask_outside_of_workflow_code_says_where_it_belongs():
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-async def test_what_cannot_be_asked_is_told_before_anybody_is_asked(given: dict[str, Any], words: str):
+async def test_an_invalid_question_is_an_error_before_people_are_asked(given: dict[str, Any], words: str):
     @workflow
     async def asks_nonsense() -> Any:
         return await ask(**{"question": "Deploy?", **given})

@@ -62,7 +62,7 @@ def test_a_parameter_named_like_an_input_takes_the_input():
     assert inputs_of(RuleTwo) == "RuleTwo(*, run_id: str, n: int)"
 
 
-def test_the_only_dependency_left_goes_to_the_first_parameter_left_wherever_it_stands():
+def test_the_only_unbound_dependency_goes_to_the_first_unbound_parameter_in_any_place():
     @workflow
     class RuleThree:
         @step(1)
@@ -257,7 +257,7 @@ def test_self_is_no_parameter_of_a_step():
 # What is told
 
 
-def test_two_dependencies_without_parameters_are_told_the_names_to_use():
+def test_the_error_for_two_dependencies_without_parameters_names_those_to_use():
     def define() -> None:
         @workflow
         class Unclear:
@@ -294,7 +294,7 @@ def test_a_cycle_is_shown(option: str):
     assert "1 (one) -> 3 (three) -> 2 (two) -> 1 (one)" in get_definition_error(define)
 
 
-def test_two_steps_of_one_number_are_told_a_free_one():
+def test_the_error_for_two_steps_with_one_number_suggests_a_free_one():
     def define() -> None:
         @workflow
         class Twice:
@@ -329,7 +329,7 @@ def test_two_steps_of_one_name_in_the_journal_are_refused():
         ("fetsch", "Did you mean 'fetch'?"),
     ],
 )
-def test_an_unknown_dependency_is_told_the_known_ones(reference: Any, words: str):
+def test_the_error_for_an_unknown_dependency_lists_the_known_ones(reference: Any, words: str):
     def define() -> None:
         @workflow
         class Unknown:
@@ -434,7 +434,7 @@ def test_dependencies_are_numbers_or_names(given: Any):
         step(2, depends_on=given)
 
 
-def test_a_step_without_a_number_is_told_the_next():
+def test_the_error_for_a_step_without_a_number_suggests_the_next():
     def define() -> None:
         @workflow
         class Loose:
@@ -487,7 +487,7 @@ def test_a_step_is_an_ordinary_method(kind: Any):
     assert f"put @step below @{kind.__name__}" in get_definition_error(lambda: step(kind(_waits)))
 
 
-def test_a_method_without_self_is_told():
+def test_a_method_without_self_is_an_error():
     def define() -> None:
         @workflow
         class NoSelf:
@@ -648,7 +648,7 @@ def test_a_number_that_a_base_class_has_taken_is_refused():
     assert "two steps have the number 2: 'load' and 'other'" in get_definition_error(define)
 
 
-def test_a_step_that_is_replaced_by_no_step_is_told():
+def test_a_step_that_is_replaced_by_a_plain_method_is_an_error():
     def define() -> None:
         @workflow
         class Lost(Base):

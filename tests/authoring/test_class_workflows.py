@@ -726,7 +726,7 @@ async def test_the_outputs_of_untyped_final_steps_are_recorded_as_they_are():
 
 
 @pytest.mark.asyncio
-async def test_an_inserted_step_is_told_by_name():
+async def test_an_inserted_step_is_reported_by_name():
     runner = Runner()
     runner.simulate_crash_after(step=2)
     assert (await runner.run(define_agent(), run_id="x", prompt="why")).has_crashed
@@ -811,7 +811,7 @@ async def test_a_simulated_crash_is_at_the_declared_number(moment: str):
 
 
 @pytest.mark.asyncio
-async def test_a_crash_at_a_number_that_is_not_there_is_told_with_those_that_are():
+async def test_the_error_for_a_crash_at_an_unknown_number_lists_the_known_ones():
     runner = Runner()
     runner.simulate_crash_after(step=4)
     with pytest.raises(UsageError, match=r"its steps: 1 \(reason\), 2 \(call_tool\), 3 \(synthesize\)"):

@@ -77,7 +77,7 @@ def test_a_compensation_may_take_nothing_or_only_arguments():
     assert compensation_of(three.definition).bind_arguments("x", (5,), {}) == {"output": "x", "cents": 5}
 
 
-def test_a_compensation_that_takes_more_than_there_is_is_told_the_names():
+def test_the_error_for_a_compensation_that_takes_too_much_lists_the_names():
     def define() -> None:
         def refund(receipt: str, account: str, customer: str) -> None: ...
 
@@ -158,7 +158,7 @@ def test_a_compensation_in_a_class_may_be_a_function_of_the_module():
     assert undo.step.function(receipt="r", cents=5) == "r 5"
 
 
-def test_a_name_that_is_no_method_is_told_those_that_are():
+def test_the_error_for_an_unknown_method_lists_the_known_ones():
     def define() -> None:
         @workflow
         class Unknown:

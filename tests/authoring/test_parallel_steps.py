@@ -121,7 +121,7 @@ async def test_no_items_are_no_trouble():
 
 
 @pytest.mark.parametrize("value", ["text", {"a": 1}, 5, None])
-async def test_what_is_no_list_is_told_when_it_runs(value: Any):
+async def test_a_value_that_is_not_a_list_is_an_error_when_it_runs(value: Any):
     @workflow(name=f"no list {value}")
     class NoList:
         @step(1)

@@ -178,7 +178,7 @@ async def test_a_crash_at_the_record_of_a_patch(moment: str):
     assert did == ["price", "700 cents"]
 
 
-def test_a_patch_is_told_by_its_name():
+def test_a_patch_is_reported_by_its_name():
     with pytest.raises(UsageError, match="patch=3; a patch is told by its name"):
         Runner().simulate_crash_after(patch=3)  # type: ignore[arg-type]
 
@@ -275,7 +275,7 @@ async def test_a_run_that_has_ended_has_been_at_its_end(tmp_path: Path):
 
 
 @pytest.mark.asyncio
-async def test_it_is_told_in_events_and_by_show(url: str, capsys: pytest.CaptureFixture[str]):
+async def test_a_patch_is_shown_in_events_and_by_show(url: str, capsys: pytest.CaptureFixture[str]):
     runtime = await Runtime.current()
     handle = await runtime.start(deploy(new_order))
     await handle.signal("paid", "yes")

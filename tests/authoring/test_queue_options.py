@@ -231,7 +231,7 @@ async def test_the_testing_kit_joins_and_debounces_in_virtual_time():
         assert (await runner.run(index, number)).output == number
 
 
-async def test_deps_belong_to_the_run_that_is_joined_and_nothing_is_kept_for_one_that_is_not_there():
+async def test_deps_belong_to_the_joined_run_and_nothing_is_kept_for_one_that_does_not_exist():
     from holdfast.agents import deps
 
     agent = Agent(ScriptedModel(["hello", "hello"]), name="dedup_agent", deps_type=dict)

@@ -189,7 +189,7 @@ async def test_a_step_that_was_not_awaited_fails_nothing_but_is_not_run(url: str
 # From code without a loop
 
 
-def test_what_run_sync_raises_is_not_told_as_a_consequence_of_something_else(url: str):
+def test_what_run_sync_raises_has_no_unrelated_context(url: str):
     @workflow
     async def flow() -> int:
         raise ValueError("no")
@@ -220,7 +220,7 @@ async def test_run_sync_under_a_running_loop_names_await():
         flow.run_sync()
 
 
-def test_run_sync_in_a_thread_beside_a_running_loop(url: str):
+def test_run_sync_in_a_thread_next_to_a_running_loop(url: str):
     @workflow
     async def flow(n: int) -> int:
         return await double(n)

@@ -36,7 +36,7 @@ def test_a_plain_function_is_shown_its_async_form():
     assert "@workflow" in told
 
 
-def test_a_workflow_that_yields_is_told_to_return():
+def test_the_error_for_a_workflow_that_yields_says_to_return():
     with pytest.raises(DefinitionError, match="async generator; a workflow returns one result"):
 
         @workflow
@@ -141,7 +141,7 @@ def test_durations_may_be_timedeltas():
     assert load.definition.retry.backoff == 0.5
 
 
-def test_an_annotation_that_cannot_be_resolved_is_told_how_it_could():
+def test_the_error_for_an_unresolvable_annotation_says_how_to_fix_it():
     with pytest.raises(DefinitionError, match="OnlyForCheckers") as refused:
 
         @step
@@ -221,7 +221,7 @@ def test_retries_are_a_whole_number(retries: Any):
         async def load() -> None: ...
 
 
-def test_an_unknown_effect_is_told_the_known_ones():
+def test_the_error_for_an_unknown_effect_lists_the_known_ones():
     with pytest.raises(DefinitionError, match="effect='twice' is none of read, idempotent, once"):
 
         @step(effect="twice")

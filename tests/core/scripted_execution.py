@@ -165,21 +165,21 @@ class Live(World):
             self._deadline = None if record.kind is RecordKind.DEADLINE else self._deadline
             self.deliver(record)
         self.execution.go_live()
-        self._look()
+        self._take_commands()
         self._record_patches()
         while self.ending is None:
-            self._happen()
+            self._record_batch()
 
-    def _happen(self) -> None:
+    def _record_batch(self) -> None:
         """Something between one and three things happen at once, and are recorded together."""
         batch: list[Record] = []
         for _ in range(self._draw.choice((1, 1, 1, 2, 3))):
-            self._one_thing(batch)
+            self._record_one(batch)
         for record in batch:
             assert len(self.journal) < LONGEST, "the workflow of this test does not end"
             self.journal.append(record)
             self.deliver(record)
-            self._look()
+            self._take_commands()
         self._record_patches()
 
     def _record_patches(self) -> None:
@@ -190,7 +190,7 @@ class Live(World):
             self.deliver(record)
         assert self.execution.patches.is_durable
 
-    def _one_thing(self, batch: list[Record]) -> None:
+    def _record_one(self, batch: list[Record]) -> None:
         self._wall += self._draw.random() * 0.4
         waits = [
             c
@@ -241,7 +241,7 @@ class Live(World):
         payload = None if kind in (RecordKind.TIMER, RecordKind.DEADLINE) else json.dumps(text).encode()
         batch.append(Record(len(self.journal) + len(batch), kind, position, name, ok, payload, self._wall))
 
-    def _look(self) -> None:
+    def _take_commands(self) -> None:
         for command in self.execution.take_issued():
             if command.kind is RecordKind.STEP:
                 self._flying[command.position] = command

@@ -182,7 +182,7 @@ def test_a_failed_once_step_counts():
     assert log.build_rewind([origin(2, 2, 0)], {}, is_compensated=False) == Rewind((2,), 2, 0, once_seqs=(2,))
 
 
-def test_failures_behind_the_first_that_ended_the_run_are_taken_back_with_it():
+def test_failures_after_the_first_that_ended_the_run_are_rewound_with_it():
     log = CompensationLog()
     log.add_failure(record(1, 0, ok=False))
     log.add_failure(record(5, 1, ok=False))

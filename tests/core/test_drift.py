@@ -37,7 +37,7 @@ async def three_steps(w: World) -> str:
     return await w.step("load")
 
 
-def test_a_step_whose_name_has_changed_is_shown_beside_its_record():
+def test_a_step_whose_name_has_changed_is_shown_next_to_its_record():
     told = drift(three_steps, record(0, 0, "extract"), record(1, 1, "validate"), record(2, 2, "load"))
     assert "run 'run-7' cannot go on" in told
     assert " #1 step extract #1 step extract\n" in told
@@ -200,11 +200,11 @@ def test_after_a_drift_nothing_more_is_delivered():
 # Patches
 
 
-def test_the_remedy_is_told():
+def test_the_message_says_what_to_do():
     assert 'if patched("name of the change"): new code, else: old code' in drift(three_steps, record(0, 0, "other"))
 
 
-def test_a_patch_that_the_code_has_not_asked_for_is_shown():
+def test_a_patch_that_the_code_has_not_called_is_shown():
     patch = Record(0, RecordKind.PATCH, -1, "charge-in-cents", True, None, 1_001.0)
 
     async def asking(w: World) -> None:

@@ -173,7 +173,7 @@ def test_the_outcome_of_a_step_that_was_cancelled_in_flight_is_waited_for_and_un
     check_replay(three, saga)
 
 
-def test_an_outcome_that_nobody_expected_is_undone_when_it_comes():
+def test_an_unexpected_outcome_is_compensated_when_it_comes():
     """So did an older release write it: undoing had begun by then, and the first compensation was recorded before."""
     saga = Saga(three).did(0, "a").cancel()
     assert saga.open == ["compensation undo a"]
@@ -284,7 +284,7 @@ def test_a_cancel_after_the_code_has_failed_changes_nothing():
     check_replay(failing, saga)
 
 
-def test_a_cancel_while_tasks_that_were_left_behind_end():
+def test_a_cancel_while_leftover_tasks_end():
     async def leaving(w: Any) -> str:
         async def aside() -> None:
             try:
@@ -335,7 +335,7 @@ def test_a_compensation_that_fails_ends_the_undoing():
     check_replay(failing_after_three, saga)
 
 
-def test_without_the_failed_compensation_the_undoing_goes_on_from_there():
+def test_without_the_failed_compensation_compensating_continues_from_there():
     saga = Saga(failing_after_three).did(0, "a").did(1, "b").did(2, "c").failed(3, "bad").undid(4, "c")
     saga.undid(5, "b", ok=False)
     rewind = saga.end.rewind
@@ -370,7 +370,7 @@ def test_a_compensation_under_another_name_is_drift():
     saga.leave()
 
 
-def test_an_output_that_cannot_be_read_for_undoing_is_told_as_it_is():
+def test_an_output_that_cannot_be_decoded_for_compensation_fails_with_that_error():
     async def unfit(w: Any) -> None:
         await w.call(Call("a", unfit=True))
         await w.plain("bad")

@@ -33,7 +33,7 @@ from holdfast.errors import (
 HERE = Path(__file__)
 
 
-def fault_of(flow: Callable[[World], Awaitable[Any]]) -> HoldfastError:
+def get_fatal_error(flow: Callable[[World], Awaitable[Any]]) -> HoldfastError:
     """Why a workflow cannot go on, after its first turn."""
     world = Replay(flow, [])  # type: ignore[arg-type]
     fault = world.execution.fatal_error
@@ -85,7 +85,7 @@ def test_what_only_a_step_may_do_is_refused_with_the_way_out(name: str):
         if inspect.isawaitable(result):
             await result
 
-    fault = fault_of(flow)
+    fault = get_fatal_error(flow)
     assert isinstance(fault, ForbiddenInWorkflow)
     assert "run 'run-7'" in str(fault)
     assert way_out in str(fault)
@@ -128,7 +128,7 @@ def test_the_line_of_every_forbidden_call_is_named(name: str):
 
     line = call.__code__.co_firstlineno
     places = {f"(at {HERE}:{n} in <lambda>)" for n in (line, line + 1)} | {f"(at {HERE}:{line_of('awaited')} in flow)"}
-    assert any(place in str(fault_of(flow)) for place in places)
+    assert any(place in str(get_fatal_error(flow)) for place in places)
 
 
 async def open_in_helper() -> None:
@@ -204,7 +204,7 @@ async def in_an_async_generator(w: World) -> None:
     ],
 )
 def test_the_users_own_line_is_named_and_no_librarys(flow: Any, marker: str, function: str):
-    assert f"(at {HERE}:{line_of(marker)} in {function})" in str(fault_of(flow))
+    assert f"(at {HERE}:{line_of(marker)} in {function})" in str(get_fatal_error(flow))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_of_an_installed_application_its_own_line_is_named(entry: str, line: int
         """,
     )
     app["fetch"] = LIBRARY["fetch"]
-    assert f"(at {app[entry].__code__.co_filename}:{line} in {function})" in str(fault_of(app[entry]))
+    assert f"(at {app[entry].__code__.co_filename}:{line} in {function})" in str(get_fatal_error(app[entry]))
 
 
 def test_a_forbidden_callback_is_named_by_where_the_run_waits():
@@ -233,7 +233,7 @@ def test_a_forbidden_callback_is_named_by_where_the_run_waits():
         asyncio.get_running_loop().call_soon(asyncio.get_running_loop().stop)
         await asyncio.sleep(5)  # the run waits here
 
-    assert f"the run waits at {HERE}:{line_of('the run waits here')} in flow" in str(fault_of(flow))
+    assert f"the run waits at {HERE}:{line_of('the run waits here')} in flow" in str(get_fatal_error(flow))
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)
@@ -249,7 +249,7 @@ def test_a_broad_except_does_not_hide_what_is_forbidden(name: str):
             pass  # as code around an HTTP client does
         return await w.step("never started")
 
-    assert isinstance(fault_of(flow), ForbiddenInWorkflow)
+    assert isinstance(get_fatal_error(flow), ForbiddenInWorkflow)
 
 
 def test_no_method_of_a_loop_is_left_to_say_not_implemented():
@@ -278,7 +278,7 @@ def test_every_method_that_is_not_for_workflows_poisons_the_run():
                 pass
             await w.step("never started")
 
-        fault = fault_of(flow)
+        fault = get_fatal_error(flow)
         assert isinstance(fault, ForbiddenInWorkflow), name
         assert f"loop.{name}`" in str(fault)
 
@@ -286,7 +286,7 @@ def test_every_method_that_is_not_for_workflows_poisons_the_run():
 # What bypasses the loop: nothing can ever wake the workflow, and that is seen at once
 
 
-def test_a_workflow_that_waits_for_an_event_that_nobody_sets_is_told_where():
+def test_a_workflow_that_waits_for_an_event_that_is_never_set_fails_with_its_location():
     async def flow(w: World) -> None:
         await w.step("first")
         await asyncio.Event().wait()  # stuck here
@@ -306,7 +306,7 @@ def test_a_stuck_helper_is_named_by_its_own_line():
     async def flow(w: World) -> None:
         await helper()
 
-    assert f"{HERE}:{line_of('the helper waits here')} in helper" in str(fault_of(flow))
+    assert f"{HERE}:{line_of('the helper waits here')} in helper" in str(get_fatal_error(flow))
 
 
 def test_a_deadlock_of_two_tasks_is_stuck():
@@ -321,7 +321,7 @@ def test_a_deadlock_of_two_tasks_is_stuck():
 
         await asyncio.gather(cross(one, two), cross(two, one))
 
-    assert isinstance(fault_of(flow), WorkflowStuck)
+    assert isinstance(get_fatal_error(flow), WorkflowStuck)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -329,7 +329,7 @@ def test_a_library_that_brings_its_own_threads_is_stuck_or_refused():
     async def flow(w: World) -> None:
         await anyio.to_thread.run_sync(lambda: 1)  # the thread never gets through
 
-    fault = fault_of(flow)
+    fault = get_fatal_error(flow)
     assert isinstance(fault, WorkflowStuck | ForbiddenInWorkflow)
     assert "in a step" in str(fault)
     for thread in threading.enumerate():
@@ -357,7 +357,7 @@ def test_a_future_of_a_thread_is_stuck_and_named_with_its_line():
     async def flow(w: World) -> None:
         await asyncio.wrap_future(thread_result)  # waits for a thread
 
-    fault = fault_of(flow)
+    fault = get_fatal_error(flow)
     assert isinstance(fault, WorkflowStuck)
     assert f"{HERE}:{line_of('waits for a thread')} in flow" in str(fault)
 
@@ -400,20 +400,20 @@ def test_a_callback_from_outside_between_two_turns_poisons_too():
     world.leave()
 
 
-def test_a_loop_around_sleep_zero_is_ended_and_told_where(monkeypatch: pytest.MonkeyPatch):
+def test_a_loop_around_sleep_zero_is_ended_with_its_location(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(execution_module, "MAX_CALLBACKS", 20_000)
 
     async def flow(w: World) -> None:
         while True:  # noqa: ASYNC110
             await asyncio.sleep(0)  # spins here
 
-    fault = fault_of(flow)
+    fault = get_fatal_error(flow)
     assert isinstance(fault, WorkflowNeverYields)
     assert f"{HERE}:{line_of('spins here')} in flow" in str(fault)
     assert "asyncio.sleep(seconds)" in str(fault)
 
 
-def test_a_long_workflow_is_given_back_slice_by_slice_and_goes_on():
+def test_a_long_workflow_runs_in_slices():
     async def flow(w: World) -> int:
         for _ in range(10_000):
             await asyncio.sleep(0)

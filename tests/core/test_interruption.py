@@ -100,7 +100,7 @@ print(told)
 """
 
 
-def test_profiled_code_goes_on_after_an_interruption_was_withdrawn() -> None:
+def test_profiled_code_continues_after_an_interruption_was_withdrawn() -> None:
     # In a process of its own: without the fix the call never returns, and no signal handler does either.
     done = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "returned\n"

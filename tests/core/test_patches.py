@@ -39,7 +39,7 @@ def patch(seq: int, name: str) -> Record:
         ([record(0, 0), record(1, 5, kind=RecordKind.DEADLINE), record(2, 5, kind=RecordKind.CANCEL)], True),
     ],
 )
-def test_a_run_takes_the_new_way_where_nothing_behind_it_was_begun(journal: Sequence[Record], answer: bool):
+def test_a_run_takes_the_new_branch_where_nothing_after_it_has_started(journal: Sequence[Record], answer: bool):
     patches = Patches(journal)
     assert patches.decide("x", command_count=2, timer_count=1) is answer
     assert patches.take_newly_decided() == (["x"] if answer and not _has(journal, "x") else [])
@@ -63,7 +63,7 @@ def test_a_run_that_has_ended_has_been_everywhere():
 
 
 @pytest.mark.parametrize("first", [0, 9])
-def test_whoever_asks_later_gets_the_first_answer(first: int):
+def test_later_calls_get_the_first_answer(first: int):
     patches = Patches([record(0, 5)])
     answer = patches.decide("x", command_count=first, timer_count=0)
     assert answer is (first == 9)
@@ -142,7 +142,7 @@ for flow in (old, new, newest):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_run_of_old_code_goes_on_with_new_code_from_wherever_it_was(seed: int):
+def test_a_run_of_old_code_continues_with_new_code_from_any_point(seed: int):
     first = Live(old, f"old:{seed}")
     assert first.ending is not None
     assert first.ending[0] == "value"
@@ -182,7 +182,7 @@ def test_a_run_that_has_been_nowhere_takes_every_new_way_whenever_its_process_di
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_records_of_a_patch_that_nobody_asks_for_any_more_are_passed_over(seed: int):
+def test_records_of_a_patch_that_the_code_no_longer_has_are_skipped(seed: int):
     first = Live(new, f"new:{seed}")
     for cut in range(len(first.journal) + 1):
         second = Replay(newest, first.journal[:cut])

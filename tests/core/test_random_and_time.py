@@ -101,7 +101,7 @@ def test_idempotency_keys_differ_between_steps_and_runs_and_stay_between_executi
     assert keys(b"one") == keys(b"one")
 
 
-def test_time_stands_still_between_outcomes_and_never_goes_back():
+def test_time_does_not_change_between_outcomes_and_never_goes_back():
     async def flow(w: World) -> list[float]:
         loop = asyncio.get_running_loop()
         seen = [loop.time()]

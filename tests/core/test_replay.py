@@ -55,7 +55,7 @@ def test_every_prefix_of_a_journal_replays_to_the_same_commands_and_the_same_end
 
 
 @pytest.mark.parametrize("name", FLOWS)
-def test_a_run_that_goes_on_differently_after_a_crash_replays_too(name: str):
+def test_a_run_that_continues_differently_after_a_crash_replays_too(name: str):
     draw = random.Random(name)
     for seed in SEEDS:
         first = live(name, seed)

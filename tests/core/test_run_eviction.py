@@ -164,7 +164,7 @@ def test_an_except_exception_does_not_stop_the_run_from_leaving():
     assert loop_module.leaked_tasks == []
 
 
-def test_tasks_end_newest_first_so_that_a_parent_still_stands_when_its_child_ends():
+def test_tasks_end_newest_first_so_that_a_parent_outlives_its_child():
     order: list[str] = []
 
     async def child(w: World, n: int) -> None:
@@ -360,7 +360,7 @@ def test_a_system_exit_in_a_task_of_the_workflow_does_not_leave_the_loop(stop: t
     world.leave()
 
 
-def test_an_exception_that_nobody_looked_at_is_kept_for_the_log_but_not_from_replay():
+def test_an_unseen_exception_is_kept_for_the_log_but_not_from_replay():
     async def aside(w: World) -> None:
         await w.step("aside")
         raise ValueError("nobody looks at this")

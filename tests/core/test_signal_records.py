@@ -68,7 +68,7 @@ def test_signals_on_their_way_to_cancelled_waits_keep_their_order():
     assert result(Replay(flow, journal)) == ["s1", "s2", "s3"]
 
 
-def test_a_wait_answered_from_the_mailbox_is_never_asked_for():
+def test_a_wait_answered_from_the_mailbox_is_never_issued():
     async def flow(w: World) -> str:
         lost = asyncio.create_task(w.signal("go"))
         await w.step("think")

@@ -1,7 +1,7 @@
-"""Every test here runs on several stores, in a world of its own.
+"""Every test here runs on several stores, in its own ``World``.
 
-On PostgreSQL it takes five times as long, so only what depends most on a store runs there each time; all of it does
-with ``python -m pytest tests/engine --stores all``.
+On PostgreSQL it takes five times as long, so by default only the tests that depend most on a store run there; with
+``python -m pytest tests/engine --stores all``, all of them do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ON_POSTGRES = (
     "test_unknown_commits",
     "test_limited_queues",
 )
-"""The modules that always run on PostgreSQL, too."""
+"""The modules that always run on PostgreSQL as well."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -54,7 +54,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest_asyncio.fixture
 async def in_memory(tmp_path: Path) -> AsyncIterator[World]:
-    """For what does not depend on the store."""
+    """For tests that do not depend on the store."""
     world = World("memory", tmp_path)
     yield world
     await world.close()

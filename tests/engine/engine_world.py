@@ -1,4 +1,4 @@
-"""Engines for tests: on any store, under a clock that moves when told to, and mortal."""
+"""Engines for tests: on any store, with a clock that the test controls, and with simulated crashes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from holdfast.stores.sqlite import SqliteStore
 from waits import wait_until
 
 TIMEOUT_S = 20.0
-"""Real seconds after which something is taken never to happen."""
+"""Real seconds after which a wait fails."""
 ENDLESS_LEASE_S = 1e9
-"""A lease that jumping time does not use up."""
+"""A lease that does not expire when the clock jumps."""
 
 
 class VirtualClock(testing.VirtualClock):
-    """The clock of the testing kit, but a sleep moves the time at once."""
+    """The clock of the testing kit, but a sleep advances the time at once."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         super().__init__(now)
@@ -55,7 +55,7 @@ class VirtualClock(testing.VirtualClock):
 
 
 class ManualClock(VirtualClock):
-    """As ``VirtualClock``, but a sleep lasts until somebody moves the time."""
+    """Like ``VirtualClock``, but a sleep lasts until the test advances the time."""
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -63,7 +63,7 @@ class ManualClock(VirtualClock):
 
 
 class Replaced:
-    """Another object, some of whose methods are others."""
+    """A wrapper that replaces some methods of an object."""
 
     def __init__(self, inner: Any, **methods: Any) -> None:
         self.inner = inner
@@ -74,16 +74,23 @@ class Replaced:
 
 
 class FlakyStore:
-    """Another store, whose commits can be counted, delayed and made to fail."""
+    """A store with commits that can be counted, delayed, and made to fail."""
 
-    def __init__(self, inner: Store) -> None:
+    def __init__(
+        self,
+        inner: Store,
+        *,
+        before_commit: Callable[[Sequence[Op]], Any] | None = None,
+        fail_before: Callable[[Sequence[Op]], BaseException | None] = lambda _: None,
+        fail_after: Callable[[Sequence[Op]], BaseException | None] = lambda _: None,
+    ) -> None:
         self.inner = inner
         self.commits: list[Sequence[Op]] = []
-        self.fail_before: Callable[[Sequence[Op]], BaseException | None] = lambda _: None
-        """What a commit raises instead of being carried out."""
-        self.fail_after: Callable[[Sequence[Op]], BaseException | None] = lambda _: None
-        """What a commit raises although it was carried out."""
-        self.before_commit: Callable[[Sequence[Op]], Any] | None = None
+        self.fail_before = fail_before
+        """What a commit raises instead of being performed."""
+        self.fail_after = fail_after
+        """What a commit raises although it was performed."""
+        self.before_commit = before_commit
         """Awaited before a commit."""
 
     def __getattr__(self, name: str) -> Any:
@@ -101,6 +108,23 @@ class FlakyStore:
         return answers
 
 
+class HeldCommits(FlakyStore):
+    """A store that holds the commits of some operations: those of a type, or those for which a function returns true.
+
+    ``reached`` is set when the first of them arrives; ``release`` lets them continue.
+    """
+
+    def __init__(self, inner: Store, held: type[Op] | Callable[[Any], bool]) -> None:
+        super().__init__(inner, before_commit=self._hold)
+        self.reached, self.release = asyncio.Event(), asyncio.Event()
+        self._is_held = (lambda op: isinstance(op, held)) if isinstance(held, type) else held
+
+    async def _hold(self, ops: Sequence[Op]) -> None:
+        if any(map(self._is_held, ops)):
+            self.reached.set()
+            await self.release.wait()
+
+
 class World:
     """A store that outlives the engines on it."""
 
@@ -115,11 +139,11 @@ class World:
 
     @property
     def url(self) -> str:
-        """Where others find it; nobody finds what is in memory."""
+        """The URL for other processes; a store in memory has none."""
         return str(self._place) if self.kind == "postgres" else f"sqlite:///{self._place}/runs.db"
 
     async def open_store(self) -> Any:
-        """An open store, as somebody who executes nothing has it."""
+        """An open store of a process that executes nothing."""
         store = self.store()
         await store.open()
         self._outside.append(store)
@@ -151,12 +175,12 @@ class World:
         return runtime
 
     async def crash(self, runtime: Runtime) -> None:
-        """The process of this runtime is gone: it does nothing more, and others can tell."""
+        """Simulate a crash of this runtime's process: it does nothing more, and others notice."""
         engine = runtime._engine
         runtimes._remove_open(runtime)
-        engine._is_closed = engine.is_draining = True
+        engine.is_closed = engine.is_draining = True
         engine._heartbeat.stop()
-        for task in (engine._poll_task, *engine._background_tasks):
+        for task in (engine._poller.task, *engine._poller.background_tasks):
             if task is not None:
                 task.cancel()
         engine.writer.stop()
@@ -172,7 +196,7 @@ class World:
             await engine.store.close()
 
     async def kill(self, runtime: Runtime) -> None:
-        """Others take this runtime's process to be gone; it does not know, and goes on."""
+        """Make others believe that this runtime's process is gone; it does not know, and continues."""
         store = runtime._engine.store
         store = getattr(store, "inner", store)
         if isinstance(store, MemoryStore):
@@ -197,7 +221,7 @@ def _unlock(store: PgStore, worker: int, db: Any) -> None:
     ]
 
 
-# Looking at what is recorded
+# Reading what is recorded
 
 
 async def read_run(runtime: Runtime, handle: Handle[Any] | str) -> Run:
@@ -228,7 +252,7 @@ async def wait_for_state(runtime: Runtime, handle: Handle[Any] | str, *states: s
 
 
 async def wait_for_records(runtime: Runtime, handle: Handle[Any] | str, record_count: int) -> None:
-    """Wait until the journal has this many records. A step that was seen to run may not be recorded yet."""
+    """Wait until the journal has this many records. A step that has run may not be recorded yet."""
 
     async def recorded() -> bool:
         return len(await read_journal(runtime, handle)) >= record_count
@@ -237,7 +261,7 @@ async def wait_for_records(runtime: Runtime, handle: Handle[Any] | str, record_c
 
 
 async def wait_until_parked(runtime: Runtime, clock: VirtualClock, handle: Handle[Any] | str, records: int = 0) -> None:
-    """Let enough time pass for an idle run, with so many records, to leave memory, and see that it has."""
+    """Let enough time pass for an idle run, with at least this many records, to leave memory, and wait for that."""
     engine = runtime._engine
     run_id = handle if isinstance(handle, str) else handle.run_id
     driver = await wait_until(lambda: engine.held_runs.drivers_by_run_id.get(run_id))
@@ -259,7 +283,7 @@ async def wait_until_ended(runtime: Runtime, handle: Handle[Any] | str) -> Run:
 
 
 async def describe_journal(runtime: Runtime, handle: Handle[Any] | str) -> list[str]:
-    """The journal in words: kind and name of each record, and whether it is a failure."""
+    """The journal as text: kind and name of each record, and whether it is a failure."""
     return [
         f"{record.kind.label} {record.name}{'' if record.ok else ' failed'}"
         for record in await read_journal(runtime, handle)
@@ -267,7 +291,7 @@ async def describe_journal(runtime: Runtime, handle: Handle[Any] | str) -> list[
 
 
 async def wait_until_quiet(runtime: Runtime) -> None:
-    """Wait until nothing is on its way in this runtime that needs only time to get done."""
+    """Wait until nothing is in flight in this runtime that only needs time."""
     quiet = 0
     async with asyncio.timeout(TIMEOUT_S):
         while quiet < 5:

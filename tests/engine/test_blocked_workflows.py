@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from engine_world import World
+from shared_flows import define_calling
 
 from holdfast import RunFailed, step, workflow
 from holdfast.engine import heartbeat
@@ -32,7 +33,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "WARN_AFTER_S", 0.05)
 
 
-async def test_workflow_code_that_blocks_is_stopped_and_the_worker_goes_on(
+async def test_workflow_code_that_blocks_is_stopped_and_the_worker_continues(
     world: World, caplog: pytest.LogCaptureFixture
 ):
     @step
@@ -117,7 +118,7 @@ async def test_code_that_blocks_in_a_finally_while_its_run_leaves_does_not_hang_
 
 
 @pytest.mark.parametrize("length", [0.15, 0.19, 0.2, 0.21, 0.22, 0.23, 0.25])
-async def test_an_interruption_that_comes_too_late_hits_nobody_else(in_memory: World, length: float):
+async def test_an_interruption_that_comes_too_late_hits_no_other_run(in_memory: World, length: float):
     """Code that ends about when it would be interrupted: the run ends one way or the other, and the rest goes on."""
 
     @workflow
@@ -188,9 +189,7 @@ async def test_a_step_may_take_its_time(in_memory: World):
         time.sleep(0.4)
         return "slow"
 
-    @workflow
-    async def flow() -> str:
-        return await slow()
+    flow = define_calling(slow)
 
     runtime = await in_memory.open(interrupt_after_s=0.2, clock=SystemClock())
     assert await (await runtime.start(flow)).result(timeout=15) == "slow"

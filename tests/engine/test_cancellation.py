@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from engine_world import (
-    FlakyStore,
+    HeldCommits,
     VirtualClock,
     World,
     describe_journal,
@@ -20,6 +20,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import define_cleaning_up, define_waiting
 
 from holdfast import (
     Client,
@@ -40,7 +41,7 @@ from waits import wait_until
 pytestmark = pytest.mark.asyncio
 
 
-async def ask(world: World, run_id: str) -> Any:
+async def cancel_from_outside(world: World, run_id: str) -> Any:
     """Cancel a run from another process."""
     store = await world.open_store()
     [answer] = await store.commit([CancelRun(run_id, store.now())])
@@ -137,7 +138,6 @@ async def test_a_step_in_a_thread_learns_of_it_by_its_heartbeat(world: World):
 async def test_between_two_steps(world: World):
     """The cancel is asked for while the first outcome is on its way; the second step is never begun, or interrupted."""
     log: list[str] = []
-    committing, let_commit = asyncio.Event(), asyncio.Event()
 
     @step
     async def first() -> None:
@@ -153,19 +153,13 @@ async def test_between_two_steps(world: World):
         await first()
         await second()
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, AppendRecord) and op.record.name == "first" for op in ops):
-            committing.set()
-            await let_commit.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), lambda op: isinstance(op, AppendRecord) and op.record.name == "first")
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await committing.wait()
-    await ask(world, handle.run_id)
+    await store.reached.wait()
+    await cancel_from_outside(world, handle.run_id)
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
-    let_commit.set()
+    store.release.set()
     with pytest.raises(RunCancelled):
         await handle.result()
     assert log in (["first"], ["first", "second"])
@@ -174,17 +168,7 @@ async def test_between_two_steps(world: World):
 
 async def test_a_parked_run_is_brought_back_and_cancelled(world: World, clock: VirtualClock):
     log: list[str] = []
-
-    @step
-    async def clean_up() -> None:
-        log.append("cleaned up")
-
-    @workflow
-    async def flow() -> None:
-        try:
-            await wait_for_signal("never")
-        finally:
-            await clean_up()
+    flow = define_cleaning_up(log)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -195,7 +179,7 @@ async def test_a_parked_run_is_brought_back_and_cancelled(world: World, clock: V
     assert log == ["cleaned up"]
 
 
-async def test_a_run_that_nobody_has_begun_is_cancelled_at_once(world: World):
+async def test_a_run_that_has_not_started_is_cancelled_at_once(world: World):
     log: list[str] = []
 
     @workflow(queue="elsewhere")
@@ -227,7 +211,7 @@ async def test_a_run_with_a_delay_is_cancelled_at_once(world: World, clock: Virt
         await handle.result()
 
 
-async def test_a_run_that_was_handed_over_is_cancelled_by_whoever_takes_it_up(world: World):
+async def test_a_run_that_was_handed_over_is_cancelled_by_its_next_worker(world: World):
     log: list[str] = []
 
     @step
@@ -251,14 +235,14 @@ async def test_a_run_that_was_handed_over_is_cancelled_by_whoever_takes_it_up(wo
     handle = await first.start(flow)
     await wait_until(lambda: log)
     await first.close()
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     second = await world.open()
     with pytest.raises(RunCancelled):
         await flow.get_handle(second.store_provider, handle.run_id).result()
     assert log == ["work", "cleaned up"]  # what was in flight is not begun again only to be cancelled
 
 
-async def test_the_cancel_outlives_the_worker_that_was_asked(world: World):
+async def test_a_cancel_survives_the_worker_that_received_it(world: World):
     log: list[str] = []
 
     @step
@@ -288,24 +272,14 @@ async def test_the_cancel_outlives_the_worker_that_was_asked(world: World):
 
 
 async def test_a_worker_that_dies_before_it_records_the_cancel_leaves_it_to_the_next(world: World):
-    asked = asyncio.Event()
+    flow = define_waiting(signal="never")
 
-    @workflow
-    async def flow() -> None:
-        await wait_for_signal("never")
-
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, AppendRecord) for op in ops):
-            asked.set()
-            await asyncio.Event().wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), AppendRecord)
     first = await world.open(store=store)
     handle = await first.start(flow)
     await wait_until(lambda: first._engine._idle_runs)
     await handle.cancel()
-    await asked.wait()
+    await store.reached.wait()
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunCancelled):
@@ -375,7 +349,6 @@ async def test_a_once_step_in_flight_is_interrupted_and_never_begun_again(world:
 
 async def test_a_once_step_whose_intent_is_on_its_way_is_not_begun(world: World):
     log: list[str] = []
-    noting, let_note = asyncio.Event(), asyncio.Event()
 
     @step(effect="once")
     async def pay() -> None:
@@ -385,20 +358,14 @@ async def test_a_once_step_whose_intent_is_on_its_way_is_not_begun(world: World)
     async def flow() -> None:
         await pay()
 
-    async def before(ops: Any) -> None:
-        if any(type(op).__name__ == "SaveAttempt" for op in ops):
-            noting.set()
-            await let_note.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), lambda op: type(op).__name__ == "SaveAttempt")
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await noting.wait()
-    await ask(world, handle.run_id)
+    await store.reached.wait()
+    await cancel_from_outside(world, handle.run_id)
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     driver = runtime._engine.held_runs.drivers_by_run_id[handle.run_id]
-    let_note.set()
+    store.release.set()
     await wait_until_ended(runtime, handle)
     await wait_until(lambda: driver.is_closed)
     assert await get_state(runtime, handle) == "cancelled"
@@ -482,7 +449,7 @@ async def test_code_that_raises_something_else_fails(world: World):
         await handle.result()
 
 
-async def test_a_second_cancel_is_told_so_and_does_not_interrupt_the_clean_up(world: World, clock: VirtualClock):
+async def test_a_second_cancel_returns_false_and_does_not_interrupt_the_cleanup(world: World, clock: VirtualClock):
     log: list[str] = []
     gate = asyncio.Event()
 
@@ -505,7 +472,7 @@ async def test_a_second_cancel_is_told_so_and_does_not_interrupt_the_clean_up(wo
     assert await handle.cancel()
     await wait_until(lambda: log)
     assert not await handle.cancel()
-    await settled_but_one(runtime)
+    await wait_for_one_in_flight(runtime)
     gate.set()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -514,15 +481,13 @@ async def test_a_second_cancel_is_told_so_and_does_not_interrupt_the_clean_up(wo
     assert await describe_journal(runtime, handle) == ["cancel cancel", "step clean_up"]
 
 
-async def settled_but_one(runtime: Any) -> None:
+async def wait_for_one_in_flight(runtime: Any) -> None:
     await asyncio.sleep(0.01)
     await wait_until(lambda: runtime._engine.in_flight_count <= 1)
 
 
-async def test_two_cancels_before_the_first_is_heard_of(world: World):
-    @workflow
-    async def flow() -> None:
-        await wait_for_signal("never")
+async def test_two_cancels_before_the_worker_sees_the_first(world: World):
+    flow = define_waiting(signal="never")
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -551,9 +516,7 @@ async def test_an_ended_run_cannot_be_cancelled_and_the_error_names_its_state(wo
 
 
 async def test_a_cancelled_run_cannot_be_paused(world: World):
-    @workflow
-    async def flow() -> None:
-        await wait_for_signal("never")
+    flow = define_waiting(signal="never")
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -602,7 +565,6 @@ async def test_a_run_that_is_not_there(world: World):
 
 async def test_a_cancel_that_is_accepted_before_the_end_is_recorded_wins(world: World):
     log: list[str] = []
-    finishing, let_finish = asyncio.Event(), asyncio.Event()
 
     @step(compensate=lambda: log.append("undone"))
     async def work() -> None:
@@ -613,18 +575,12 @@ async def test_a_cancel_that_is_accepted_before_the_end_is_recorded_wins(world: 
         await work()
         return "result"
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, FinishRun) for op in ops) and not finishing.is_set():
-            finishing.set()
-            await let_finish.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), FinishRun)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await finishing.wait()
-    await ask(world, handle.run_id)
-    let_finish.set()
+    await store.reached.wait()
+    await cancel_from_outside(world, handle.run_id)
+    store.release.set()
     with pytest.raises(RunCancelled):
         await handle.result()
     assert log == ["work", "undone"]
@@ -635,7 +591,7 @@ async def test_a_cancel_that_is_accepted_before_the_end_is_recorded_wins(world: 
 
 async def test_a_takeover_after_such_a_race_comes_to_the_same_end(world: World):
     log: list[str] = []
-    finishing, let_finish, undoing = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    undoing = asyncio.Event()
 
     async def undo() -> None:
         log.append("undo")
@@ -652,18 +608,12 @@ async def test_a_takeover_after_such_a_race_comes_to_the_same_end(world: World):
         await work()
         return "result"
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, FinishRun) for op in ops) and not finishing.is_set():
-            finishing.set()
-            await let_finish.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), FinishRun)
     first = await world.open(store=store)
     handle = await first.start(flow)
-    await finishing.wait()
-    await ask(world, handle.run_id)
-    let_finish.set()
+    await store.reached.wait()
+    await cancel_from_outside(world, handle.run_id)
+    store.release.set()
     await undoing.wait()
     await world.crash(first)
     second = await world.open()
@@ -673,24 +623,16 @@ async def test_a_takeover_after_such_a_race_comes_to_the_same_end(world: World):
 
 
 async def test_a_run_that_has_failed_when_the_cancel_is_accepted_stays_failed(world: World):
-    finishing, let_finish = asyncio.Event(), asyncio.Event()
-
     @workflow
     async def flow() -> None:
         raise ValueError("no")
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, FinishRun) for op in ops) and not finishing.is_set():
-            finishing.set()
-            await let_finish.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), FinishRun)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await finishing.wait()
-    await ask(world, handle.run_id)
-    let_finish.set()
+    await store.reached.wait()
+    await cancel_from_outside(world, handle.run_id)
+    store.release.set()
     with pytest.raises(RunFailed, match="ValueError: no"):
         await handle.result()
     assert await describe_journal(runtime, handle) == ["cancel cancel"]
@@ -762,27 +704,17 @@ async def test_a_cancel_while_a_failed_run_is_being_undone_changes_nothing(world
 
 
 async def test_a_cancel_while_the_run_is_being_parked_is_not_missed(world: World, clock: VirtualClock):
-    parking, let_park = asyncio.Event(), asyncio.Event()
+    flow = define_waiting(signal="never")
 
-    @workflow
-    async def flow() -> None:
-        await wait_for_signal("never")
-
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, ParkRun) for op in ops):
-            parking.set()
-            await let_park.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), ParkRun)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     clock.advance(1.1)
     runtime._engine._idle_runs.sweep()
-    await parking.wait()
-    await ask(world, handle.run_id)
-    let_park.set()
+    await store.reached.wait()
+    await cancel_from_outside(world, handle.run_id)
+    store.release.set()
     with pytest.raises(RunCancelled):
         await handle.result()
     assert (await read_run(runtime, handle)).epoch == 1
@@ -868,7 +800,7 @@ async def test_a_cancel_and_a_deadline_due_at_once_after_a_takeover(world: World
     handle = await first.start(flow)
     await wait_until(lambda: begun)
     await world.crash(first)
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     clock.advance(101)
     second = await world.open()
     with pytest.raises(RunCancelled):
@@ -896,9 +828,7 @@ async def test_a_client_cancels_by_id(world: World):
     if world.kind == "memory":
         pytest.skip("a client in another process cannot see it")
 
-    @workflow
-    async def flow() -> None:
-        await wait_for_signal("never")
+    flow = define_waiting(signal="never")
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -911,7 +841,7 @@ async def test_a_client_cancels_by_id(world: World):
             await client.cancel("nobody")
 
 
-async def test_a_run_whose_code_no_longer_fits_ends_although_a_cancel_was_asked_for(world: World):
+async def test_a_run_with_code_that_no_longer_fits_ends_although_it_was_cancelled(world: World):
     @step
     async def before() -> None: ...
 
@@ -930,7 +860,7 @@ async def test_a_run_whose_code_no_longer_fits_ends_although_a_cancel_was_asked_
     handle = await first.start(await define(new=False))
     await wait_until(lambda: first._engine._idle_runs)
     await first.close()
-    await ask(world, handle.run_id)
+    await cancel_from_outside(world, handle.run_id)
     await define(new=True)
     second = await world.open()
     run = await wait_until_ended(second, handle)
@@ -939,9 +869,7 @@ async def test_a_run_whose_code_no_longer_fits_ends_although_a_cancel_was_asked_
 
 
 async def test_a_pause_is_lifted_by_a_cancel(world: World, clock: VirtualClock):
-    @workflow
-    async def flow() -> None:
-        await wait_for_signal("never")
+    flow = define_waiting(signal="never")
 
     runtime = await world.open()
     handle = await runtime.start(flow)

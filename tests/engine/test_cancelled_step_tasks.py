@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from engine_world import World, read_journal
+from shared_flows import define_calling
 
 from holdfast import RunFailed, Runtime, StepTimedOut, current_step, step, workflow
 from holdfast.engine.clock import SystemClock
@@ -82,15 +83,13 @@ async def test_it_is_tried_again_as_often_as_any_other(world: World, way: Any):
             await way()
         return current_step().attempt
 
-    @workflow
-    async def flow() -> int:
-        return await work()
+    flow = define_calling(work)
 
     runtime = await world.open()
     assert await (await runtime.start(flow)).result(timeout=10) == 3
 
 
-async def test_a_request_that_is_left_behind_does_not_disable_the_time_out(in_memory: World):
+async def test_a_leftover_cancel_request_does_not_disable_the_timeout(in_memory: World):
     @step(timeout=0.05, retries=1, backoff=0.01)
     async def work() -> None:
         await leave_a_request_behind()
@@ -110,7 +109,7 @@ async def test_a_request_that_is_left_behind_does_not_disable_the_time_out(in_me
 
 
 @pytest.mark.parametrize("leave", [cancel_me, leave_a_request_behind])
-async def test_a_value_that_is_returned_is_an_outcome_whatever_is_left_behind(world: World, leave: Any):
+async def test_a_returned_value_is_an_outcome_despite_a_leftover_cancel_request(world: World, leave: Any):
     calls: list[int] = []
 
     @step
@@ -131,7 +130,7 @@ async def test_a_value_that_is_returned_is_an_outcome_whatever_is_left_behind(wo
 
 
 @pytest.mark.parametrize("leave", [cancel_me, leave_a_request_behind])
-async def test_a_transaction_is_committed_whatever_is_left_behind(tmp_path: Any, leave: Any):
+async def test_a_transaction_is_committed_despite_a_leftover_cancel_request(tmp_path: Any, leave: Any):
     @step(transaction=True)
     async def work() -> str:
         current_step().connection.execute("CREATE TABLE IF NOT EXISTS done (n int)")
@@ -170,9 +169,7 @@ async def test_what_a_failed_attempt_left_running_does_not_stop_the_next_one(in_
             raise ConnectionError("once more")
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     runtime = await in_memory.open(clock=Slow())
     assert await (await runtime.start(flow)).result(timeout=10) == "done"
@@ -200,9 +197,7 @@ async def test_a_timeout_that_expires_in_the_watcher_calls_off_no_step(tmp_path:
         await is_expiring.wait()
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     async with Runtime(f"sqlite:///{tmp_path}/runs.db") as runtime:
         runtime._engine.store.wait_for_change = expire  # type: ignore[method-assign, union-attr]

@@ -17,25 +17,15 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import wait_for_approval
 
 from holdfast import ApprovalClosed, ask, step, workflow
 from holdfast.core.records import RecordKind
 from holdfast.services.approvals import Answer
 from holdfast.stores.approvals import AnswerApproval, RequestApproval
 from holdfast.stores.operations import Op, OpStatus, ReopenRun
-from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
-
-
-async def open_question(handle: Any) -> Any:
-    """The question that is open, once it is asked."""
-
-    async def asked() -> Any:
-        found = await handle.approvals()
-        return found[0] if found else None
-
-    return await wait_until(asked)
 
 
 async def test_a_question_that_is_changed_while_it_is_open_is_another_one(world: World, clock: VirtualClock):
@@ -47,7 +37,7 @@ async def test_a_question_that_is_changed_while_it_is_open_is_another_one(world:
 
     first = await world.open()
     handle = await first.start(flow)
-    shown = await open_question(handle)
+    shown = await wait_for_approval(handle)
     await wait_until_quiet(first)
     await world.crash(first)
     text = "Delete the original?"
@@ -108,7 +98,7 @@ async def test_an_answer_that_comes_just_before_the_question_is_changed_keeps_no
 
     first = await world.open()
     handle = await first.start(flow)
-    shown = await open_question(handle)
+    shown = await wait_for_approval(handle)
     await wait_until_quiet(first)
     await world.crash(first)
     text = "Delete the original?"
@@ -133,7 +123,7 @@ async def test_an_answer_that_comes_just_before_the_question_is_changed_keeps_no
     assert await again.result() is False
 
 
-async def test_a_question_that_was_changed_and_is_changed_back_is_asked_anew(world: World, clock: VirtualClock):
+async def test_a_question_that_was_changed_and_changed_back_is_asked_again(world: World, clock: VirtualClock):
     text = "Delete the copy?"
 
     @workflow
@@ -142,7 +132,7 @@ async def test_a_question_that_was_changed_and_is_changed_back_is_asked_anew(wor
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    shown = await open_question(handle)
+    shown = await wait_for_approval(handle)
     await wait_until_quiet(runtime)
     await handle.pause()  # so that it takes the answer when it is resumed, by the code of then
     await wait_for_state(runtime, handle, "waiting")
@@ -152,7 +142,7 @@ async def test_a_question_that_was_changed_and_is_changed_back_is_asked_anew(wor
     runtime = await world.open()
     handle = flow.get_handle(runtime.store_provider, handle.run_id)
     await handle.resume()
-    assert (await open_question(handle)).id != shown.id
+    assert (await wait_for_approval(handle)).id != shown.id
     await wait_until_quiet(runtime)
     await world.crash(runtime)
     text = "Delete the copy?"
@@ -179,7 +169,7 @@ async def test_code_that_is_corrected_after_drift_takes_no_answer_to_what_it_doe
 
     first = await world.open()
     handle = await first.start(flow)
-    shown = await open_question(handle)
+    shown = await wait_for_approval(handle)
     await wait_until_quiet(first)
     await handle.pause()
     await wait_for_state(first, handle, "waiting")
@@ -193,7 +183,7 @@ async def test_code_that_is_corrected_after_drift_takes_no_answer_to_what_it_doe
     version = 3
     assert await (await world.open_store()).commit([ReopenRun(handle.run_id, world.clock.now())]) == [OpStatus.DONE]
     second._engine.wake()
-    asked = await open_question(again)
+    asked = await wait_for_approval(again)
     assert (asked.question, asked.id == shown.id) == ("Delete the original?", False)
     await again.deny(asked.id)
     assert await again.result() is False

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from engine_world import (
     FlakyStore,
+    HeldCommits,
     VirtualClock,
     World,
     describe_journal,
@@ -23,6 +24,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import define_calling, define_waiting
 
 from holdfast import (
     RunCancelled,
@@ -55,7 +57,7 @@ class Broken(Exception):
         self.code = code
 
 
-async def children_of(world: World, parent: str) -> list[str]:
+async def list_child_ids(world: World, parent: str) -> list[str]:
     store = await world.open_store()
     return [run.id for run in await store.list_runs(RunFilter(parent=parent), limit=1000)][::-1]
 
@@ -176,7 +178,7 @@ async def test_a_child_that_fails_is_an_exception_in_the_parent_with_its_cause(w
     assert seen == [("p:child-1", "failed", "Broken: no luck", "no luck", 7)] * 2  # live, and replayed
 
 
-async def test_a_failure_that_nobody_catches_fails_the_parent_and_names_the_child(world: World):
+async def test_an_uncaught_failure_fails_the_parent_and_names_the_child(world: World):
     @workflow
     async def child() -> None:
         raise Broken("no luck", 7)
@@ -192,9 +194,7 @@ async def test_a_failure_that_nobody_catches_fails_the_parent_and_names_the_chil
 
 
 async def test_a_child_that_was_cancelled_is_an_exception_in_the_parent(world: World):
-    @workflow
-    async def child() -> None:
-        await wait_for_signal("never")
+    child = define_waiting("child", signal="never")
 
     @workflow
     async def parent() -> str:
@@ -211,9 +211,7 @@ async def test_a_child_that_was_cancelled_is_an_exception_in_the_parent(world: W
     assert await handle.result() == "p:child-1 cancelled"
 
 
-async def test_a_child_that_is_cancelled_before_anybody_began_it_tells_the_parked_parent(
-    world: World, clock: VirtualClock
-):
+async def test_a_child_that_is_cancelled_before_it_started_wakes_the_parked_parent(world: World, clock: VirtualClock):
     @workflow(queue="elsewhere")
     async def child() -> None: ...
 
@@ -292,10 +290,10 @@ async def test_children_of_children(world: World):
     runtime = await world.open()
     handle = await runtime.start(tree.options(id="t"), 4)
     assert await handle.result() == 16
-    assert await children_of(world, "t:tree-2") == ["t:tree-2:tree-1", "t:tree-2:tree-2"]
+    assert await list_child_ids(world, "t:tree-2") == ["t:tree-2:tree-1", "t:tree-2:tree-2"]
 
 
-async def test_a_workflow_that_fails_deep_down_tells_every_level(world: World):
+async def test_a_workflow_that_fails_deep_down_fails_every_level(world: World):
     @workflow
     async def nested(depth: int) -> None:
         if depth == 0:
@@ -322,7 +320,7 @@ async def test_hundreds_at_once_with_gather(world: World):
     runtime = await world.open(max_concurrency=50)  # fewer than there are: most wait until there is room
     handle = await runtime.start(parent.options(id="p"))
     assert await handle.result() == list(range(300))
-    assert len(await children_of(world, "p")) == 300
+    assert len(await list_child_ids(world, "p")) == 300
 
 
 async def test_hundreds_with_map(world: World):
@@ -355,9 +353,7 @@ async def test_a_child_may_be_called_with_concurrency_one(world: World, clock: V
     async def child() -> str:
         return "done"
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open(max_concurrency=1)
     handle = await runtime.start(parent.options(id="p"))
@@ -383,7 +379,7 @@ async def test_inputs_that_do_not_fit_are_refused_before_anything_is_started(wor
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     assert await handle.result() == "InputError"
-    assert await children_of(world, "p") == []
+    assert await list_child_ids(world, "p") == []
 
 
 @pytest.mark.parametrize("how", ["called", "started"])
@@ -402,10 +398,10 @@ async def test_inputs_above_the_limit_are_an_error_in_the_parent(world: World, h
     runtime = await world.open(max_value=4000)
     handle = await runtime.start(parent.options(id="p"))
     assert "the inputs of workflow 'child'" in await handle.result()
-    assert await children_of(world, "p") == []
+    assert await list_child_ids(world, "p") == []
 
 
-async def test_a_result_above_the_limit_fails_the_child_and_is_told_to_the_parent(world: World):
+async def test_a_result_above_the_limit_fails_the_child_and_the_parent_sees_that(world: World):
     @workflow
     async def child() -> str:
         return "x" * 5000
@@ -448,13 +444,9 @@ async def test_a_parent_that_waits_for_its_child_leaves_memory_and_is_woken_by_i
         await gate.wait()
         return "slow"
 
-    @workflow
-    async def child() -> str:
-        return await slow()
+    child = define_calling(slow, "child")
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
@@ -477,9 +469,7 @@ async def test_a_child_costs_three_writes(world: World):
     async def child() -> str:
         return "done"
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
@@ -537,9 +527,7 @@ async def test_a_parent_that_was_parked_and_woken_does_not_disturb_a_step_of_its
         await gate.wait()
         return "slow"
 
-    @workflow
-    async def child() -> str:
-        return await slow()
+    child = define_calling(slow, "child")
 
     @workflow
     async def parent() -> list[str]:
@@ -550,13 +538,13 @@ async def test_a_parent_that_was_parked_and_woken_does_not_disturb_a_step_of_its
     await wait_until_parked(runtime, clock, handle)
     await handle.signal("go", "on")
     await wait_for_state(runtime, handle, "running", "waiting")
-    await settled_but_for_steps(runtime, handle)
+    await wait_until_idle_after_signal(runtime, handle)
     gate.set()
     assert await handle.result() == ["slow", "on"]
     assert calls == ["slow"]
 
 
-async def settled_but_for_steps(runtime: Any, handle: Any) -> None:
+async def wait_until_idle_after_signal(runtime: Any, handle: Any) -> None:
     """The parent has recorded its signal and waits for its child again."""
 
     async def there() -> bool:
@@ -569,7 +557,7 @@ async def settled_but_for_steps(runtime: Any, handle: Any) -> None:
 
 
 async def test_a_child_that_ends_while_its_parent_is_being_parked_is_not_missed(world: World, clock: VirtualClock):
-    gate, parking, let_park = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    gate = asyncio.Event()
 
     @step
     async def slow() -> str:
@@ -580,17 +568,9 @@ async def test_a_child_that_ends_while_its_parent_is_being_parked_is_not_missed(
     async def child() -> str:
         return await slow()
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, ParkRun) for op in ops):
-            parking.set()
-            await let_park.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), ParkRun)
     runtime = await world.open(store=store, queues=["default"])
     other = await world.open(queues=["other"])
     handle = await runtime.start(parent.options(id="p"))
@@ -598,10 +578,10 @@ async def test_a_child_that_ends_while_its_parent_is_being_parked_is_not_missed(
     await wait_until(lambda: runtime._engine._idle_runs)
     clock.advance(1.1)
     runtime._engine._idle_runs.sweep()
-    await parking.wait()
+    await store.reached.wait()
     gate.set()
     await wait_until_ended(other, "p:child-1")
-    let_park.set()
+    store.release.set()
     assert await handle.result() == "slow"
     assert (await read_run(runtime, handle)).epoch == 1  # the park was refused
 
@@ -617,9 +597,7 @@ async def test_a_run_that_is_claimed_while_its_parent_starts_it_again_is_taken_u
         calls.append("work")
         return "worked"
 
-    @workflow
-    async def child() -> str:
-        return await work()
+    child = define_calling(work, "child")
 
     @workflow
     async def parent() -> list[str]:
@@ -640,7 +618,7 @@ async def test_a_run_that_is_claimed_while_its_parent_starts_it_again_is_taken_u
     child_key = (await read_run(first, "p:child-1")).key
     second = await world.open(store=SlowToRead(world.store()), definitions=select_definitions("child"))
     await reading.wait()  # the child is claimed
-    second._engine._claims._definitions = second._engine._definitions = definitions
+    second._engine._claims._definitions = second._engine.definitions = definitions
     await world.crash(first)
     await second._engine.store.workers.reap_dead(second.worker_id)
     [run] = await second._engine.store.claims.claim(second.worker_id, workflows=["parent"], queues=None, limit=1)
@@ -660,9 +638,7 @@ async def test_a_child_may_run_in_another_engine(world: World, clock: VirtualClo
     async def child() -> int:
         return await wait_for_signal("go")
 
-    @workflow
-    async def parent() -> int:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open(queues=["default"])
     other = await world.open(queues=["other"])
@@ -679,9 +655,7 @@ async def test_a_runtime_that_does_not_know_the_child_leaves_it_to_one_that_does
     async def child() -> str:
         return "known elsewhere"
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open(definitions=select_definitions("parent"))
     handle = await runtime.start(parent.options(id="p"))
@@ -705,9 +679,7 @@ async def test_a_parent_that_dies_with_its_child_starts_it_only_once(world: Worl
     async def child() -> str:
         return await work()
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     other = await world.open(queues=["other"])
     first = await world.open(queues=["default"])
@@ -721,10 +693,10 @@ async def test_a_parent_that_dies_with_its_child_starts_it_only_once(world: Worl
     assert calls == ["work"]
     run = await read_run(other, "p:child-1")
     assert (run.epoch, run.delivery_count) == (1, 0)
-    assert await children_of(world, "p") == ["p:child-1"]
+    assert await list_child_ids(world, "p") == ["p:child-1"]
 
 
-async def test_a_child_whose_worker_died_with_the_parents_goes_on_too(world: World):
+async def test_a_child_whose_worker_died_with_the_parents_continues_too(world: World):
     calls: list[str] = []
     hang = True
 
@@ -753,7 +725,7 @@ async def test_a_child_whose_worker_died_with_the_parents_goes_on_too(world: Wor
     assert calls == ["a", "b", "b"]
 
 
-async def test_a_child_that_ended_while_nobody_held_the_parent_is_not_run_again(world: World):
+async def test_a_child_that_ended_while_no_worker_held_the_parent_is_not_run_again(world: World):
     calls: list[str] = []
 
     @step
@@ -765,9 +737,7 @@ async def test_a_child_that_ended_while_nobody_held_the_parent_is_not_run_again(
     async def child() -> str:
         return await work()
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     first = await world.open(queues=["default"])
     handle = await first.start(parent.options(id="p"))
@@ -781,13 +751,9 @@ async def test_a_child_that_ended_while_nobody_held_the_parent_is_not_run_again(
 
 
 async def test_a_runtime_that_closes_hands_parent_and_child_over(world: World):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     first = await world.open()
     handle = await first.start(parent.options(id="p"))
@@ -803,9 +769,7 @@ async def test_a_runtime_that_closes_hands_parent_and_child_over(world: World):
 
 
 async def test_a_started_child_goes_its_own_way(world: World):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> str:
@@ -821,9 +785,7 @@ async def test_a_started_child_goes_its_own_way(world: World):
 
 
 async def test_a_started_child_outlives_a_parent_that_fails_or_is_cancelled(world: World):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent(fails: bool) -> None:
@@ -845,9 +807,7 @@ async def test_a_started_child_outlives_a_parent_that_fails_or_is_cancelled(worl
 
 
 async def test_a_handle_in_workflow_code_waits_signals_and_cancels(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> list[Any]:
@@ -870,9 +830,7 @@ async def test_a_handle_in_workflow_code_waits_signals_and_cancels(world: World)
 
 
 async def test_a_handle_in_workflow_code_pauses_and_resumes(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> list[Any]:
@@ -908,7 +866,7 @@ async def test_a_handle_in_workflow_code_tells_that_the_run_has_ended(world: Wor
     assert all("ended" in one for one in told)
 
 
-async def test_what_a_child_is_doing_cannot_be_asked_in_workflow_code(world: World):
+async def test_a_child_cannot_be_read_in_workflow_code(world: World):
     @workflow
     async def child() -> str:
         return "done"
@@ -945,8 +903,7 @@ async def test_a_signal_sent_by_workflow_code_arrives_once_although_the_worker_d
             await asyncio.Event().wait()  # the signal is there; that it is will never be recorded
         sent.extend(op for op in ops if isinstance(op, SendSignal))
 
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = FlakyStore(world.store(), before_commit=before)
     first = await world.open(store=store, queues=["default"])
     handle = await first.start(parent)
     await wait_until(lambda: sent)
@@ -957,9 +914,7 @@ async def test_a_signal_sent_by_workflow_code_arrives_once_although_the_worker_d
 
 
 async def test_waiting_with_a_timeout_gives_up_and_leaves_the_child_alone(world: World, clock: VirtualClock):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> str:
@@ -1016,9 +971,7 @@ async def test_a_started_child_that_failed_is_an_exception_where_it_is_waited_fo
 
 
 async def test_an_unfinished_run_under_the_id_is_joined(world: World):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> str:
@@ -1041,9 +994,7 @@ async def test_a_completed_run_under_the_id_gives_its_result(world: World):
         calls.append(1)
         return 9
 
-    @workflow
-    async def child() -> int:
-        return await work()
+    child = define_calling(work, "child")
 
     @workflow
     async def parent() -> int:
@@ -1171,9 +1122,7 @@ async def test_a_timeout_around_a_child_cancels_it(world: World, clock: VirtualC
 
 
 async def test_a_timeout_that_strikes_while_both_are_parked_cancels_the_child(world: World, clock: VirtualClock):
-    @workflow
-    async def child() -> None:
-        await wait_for_signal("never")
+    child = define_waiting("child", signal="never")
 
     @workflow
     async def parent() -> str:
@@ -1195,9 +1144,7 @@ async def test_a_timeout_that_strikes_while_both_are_parked_cancels_the_child(wo
 
 
 async def test_a_gather_that_fails_in_a_group_cancels_the_children_that_are_left(world: World):
-    @workflow
-    async def child() -> None:
-        await wait_for_signal("never")
+    child = define_waiting("child", signal="never")
 
     @workflow
     async def failing() -> None:
@@ -1217,10 +1164,8 @@ async def test_a_gather_that_fails_in_a_group_cancels_the_children_that_are_left
         assert (await wait_until_ended(runtime, run_id)).state == "cancelled"
 
 
-async def test_children_that_nobody_waits_for_when_the_parent_ends_are_cancelled(world: World):
-    @workflow
-    async def child() -> None:
-        await wait_for_signal("never")
+async def test_children_without_a_wait_are_cancelled_when_the_parent_ends(world: World):
+    child = define_waiting("child", signal="never")
 
     @step
     async def work() -> None: ...
@@ -1255,9 +1200,7 @@ async def test_a_cancelled_parent_cancels_its_children_and_theirs(world: World):
 
 
 async def test_a_joined_run_is_not_cancelled_by_who_no_longer_waits(world: World, clock: VirtualClock):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> str:
@@ -1282,9 +1225,7 @@ async def test_a_joined_run_is_not_cancelled_by_who_no_longer_waits(world: World
 async def test_a_child_whose_start_has_not_been_answered_is_cancelled_too(world: World):
     starting, let_start = asyncio.Event(), asyncio.Event()
 
-    @workflow
-    async def child() -> None:
-        await wait_for_signal("never")
+    child = define_waiting("child", signal="never")
 
     @workflow
     async def parent() -> str:
@@ -1307,8 +1248,7 @@ async def test_a_child_whose_start_has_not_been_answered_is_cancelled_too(world:
             await asyncio.sleep(0.02)  # the step fails meanwhile
             let_start.set()
 
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = FlakyStore(world.store(), before_commit=before)
     runtime = await world.open(store=store)
     handle = await runtime.start(parent.options(id="p"))
     assert await handle.result() == "gave up"
@@ -1318,7 +1258,6 @@ async def test_a_child_whose_start_has_not_been_answered_is_cancelled_too(world:
 async def test_a_worker_that_dies_before_it_cancels_the_child_leaves_that_to_the_next(
     world: World, clock: VirtualClock
 ):
-    dead = asyncio.Event()
 
     @workflow(queue="other")
     async def child() -> None:
@@ -1333,19 +1272,13 @@ async def test_a_worker_that_dies_before_it_cancels_the_child_leaves_that_to_the
             await wait_for_signal("go")
         return "gave up"
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, CancelRun) for op in ops):
-            dead.set()
-            await asyncio.Event().wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), CancelRun)
     other = await world.open(queues=["other"])
     first = await world.open(store=store, queues=["default"])
     handle = await first.start(parent.options(id="p"))
     await wait_until(lambda: first._engine._idle_runs and other._engine._idle_runs)
     clock.advance(11)
-    await dead.wait()
+    await store.reached.wait()
     await world.crash(first)
     second = await world.open(queues=["default"])
     assert (await wait_until_ended(second, "p:child-1")).state == "cancelled"
@@ -1391,16 +1324,14 @@ async def test_a_store_that_fails_to_start_a_child_keeps_the_runs_place(
     assert await handle.result() == ["first", "child's", "child's"]
     assert calls == ["first", "child's", "child's"]
     assert failures == 0
-    assert await children_of(world, "p") == ["p:child-2", "p:child-3"]
+    assert await list_child_ids(world, "p") == ["p:child-2", "p:child-3"]
 
 
 async def test_a_store_that_fails_to_link_keeps_the_runs_place(world: World, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.CRITICAL)
     failures = 2
 
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> str:
@@ -1414,8 +1345,7 @@ async def test_a_store_that_fails_to_link_keeps_the_runs_place(world: World, cap
             return make_unavailable_error()
         return None
 
-    store = FlakyStore(world.store())
-    store.fail_after = fail
+    store = FlakyStore(world.store(), fail_after=fail)
     runtime = await world.open(store=store)
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: not failures and len(runtime._engine._idle_runs) == 2)
@@ -1424,9 +1354,7 @@ async def test_a_store_that_fails_to_link_keeps_the_runs_place(world: World, cap
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_store_that_fails_to_change_a_child_is_asked_again(
-    world: World, when: str, caplog: pytest.LogCaptureFixture
-):
+async def test_a_failed_change_of_a_child_is_repeated(world: World, when: str, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.CRITICAL)
     failures = {SendSignal: 2, CancelRun: 2}
 

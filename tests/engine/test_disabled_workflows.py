@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from engine_world import (
-    FlakyStore,
+    HeldCommits,
     VirtualClock,
     World,
     describe_journal,
@@ -20,6 +20,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import define_calling, define_cleaning_up, define_waiting
 
 from holdfast import (
     Client,
@@ -28,7 +29,6 @@ from holdfast import (
     WorkflowDisabled,
     current_step,
     step,
-    wait_for_signal,
     workflow,
 )
 from holdfast.services.forks import fork_run
@@ -65,7 +65,7 @@ class Bench:
         self.work = work
 
 
-async def test_a_running_run_stops_at_the_next_record_and_goes_on_when_switched_on(world: World):
+async def test_a_running_run_stops_at_the_next_record_and_continues_when_enabled(world: World):
     bench = Bench()
 
     @workflow
@@ -165,9 +165,7 @@ async def test_no_further_attempt_is_made_and_none_is_forgotten(world: World, cl
             raise OSError("not now")
         return "at last"
 
-    @workflow
-    async def flow() -> str:
-        return await failing()
+    flow = define_calling(failing)
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -212,9 +210,7 @@ async def test_a_client_switches_and_is_refused_as_well(world: World):
     if world.kind == "memory":
         pytest.skip("a client in another process cannot see it")
 
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -230,9 +226,7 @@ async def test_a_client_switches_and_is_refused_as_well(world: World):
 
 
 async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock: VirtualClock):
-    @workflow
-    async def by_signal() -> Any:
-        return await wait_for_signal("go")
+    by_signal = define_waiting("by_signal")
 
     @workflow
     async def by_time() -> str:
@@ -243,7 +237,7 @@ async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock:
     switch = await world.open_store()
     one, two = await runtime.start(by_signal), await runtime.start(by_time)
     await wait_until_parked(runtime, clock, one)
-    await until_parked_too(runtime, two)
+    await wait_until_unloaded(runtime, two)
     for name in ("by_signal", "by_time"):
         await switch.disabled_workflows.disable(name)
     await one.signal("go", 1)
@@ -257,19 +251,15 @@ async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock:
     assert [await one.result(), await two.result()] == [1, "slept"]
 
 
-async def until_parked_too(runtime: Any, handle: Any) -> None:
+async def wait_until_unloaded(runtime: Any, handle: Any) -> None:
     await wait_until(lambda: handle.run_id not in runtime._engine.held_runs.drivers_by_run_id)
     assert await get_state(runtime, handle) == "waiting"
 
 
 async def test_other_workflows_are_not_affected(world: World):
-    @workflow
-    async def off() -> Any:
-        return await wait_for_signal("go")
+    off = define_waiting("off")
 
-    @workflow
-    async def on() -> Any:
-        return await wait_for_signal("go")
+    on = define_waiting("on")
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -281,20 +271,18 @@ async def test_other_workflows_are_not_affected(world: World):
         await handle.signal("go", 1)
     assert await going.result() == 1
     assert (await read_run(runtime, going)).epoch == 1
-    assert await (await started_and_told(runtime, on)).result() == 2
+    assert await (await start_with_signal(runtime, on)).result() == 2
     assert await get_state(runtime, stopped) == "pending"
 
 
-async def started_and_told(runtime: Any, flow: Any) -> Any:
+async def start_with_signal(runtime: Any, flow: Any) -> Any:
     handle = await runtime.start(flow)
     await handle.signal("go", 2)
     return handle
 
 
 async def test_all_engines_stop(world: World):
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     engines = [await world.open() for _ in range(3)]
     handles = [await engine.start(flow) for engine in engines]
@@ -340,16 +328,14 @@ async def test_a_child_of_a_workflow_that_is_switched_off_is_an_error_that_a_ret
         assert await handle.result() == "child"
 
 
-async def test_a_parent_waits_while_its_child_stands_still(world: World):
+async def test_a_parent_waits_while_its_child_is_disabled(world: World):
     bench = Bench()
 
     @workflow
     async def child() -> str:
         return await bench.work("slow") + await bench.work("b")
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -365,14 +351,10 @@ async def test_a_parent_waits_while_its_child_stands_still(world: World):
     assert bench.log == ["slow", "b"]
 
 
-async def test_children_of_a_parent_that_stands_still_go_on(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+async def test_children_of_a_disabled_parent_continue(world: World):
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> Any:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -389,19 +371,9 @@ async def test_children_of_a_parent_that_stands_still_go_on(world: World):
     assert await handle.result() == 1
 
 
-async def test_what_is_asked_of_a_run_that_stands_still_is_done_when_it_goes_on(world: World):
+async def test_requests_to_a_disabled_run_are_handled_when_it_is_enabled(world: World):
     log: list[str] = []
-
-    @step
-    async def clean_up() -> None:
-        log.append("cleaned up")
-
-    @workflow
-    async def flow() -> None:
-        try:
-            await wait_for_signal("never")
-        finally:
-            await clean_up()
+    flow = define_cleaning_up(log)
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -418,7 +390,7 @@ async def test_what_is_asked_of_a_run_that_stands_still_is_done_when_it_goes_on(
     assert log == ["cleaned up"]
 
 
-async def test_undoing_stands_still_as_well(world: World):
+async def test_compensation_stops_as_well(world: World):
     bench = Bench()
 
     @step(compensate=lambda: bench.log.append("undone"))
@@ -457,9 +429,7 @@ async def test_a_once_step_in_flight_ends_and_is_recorded(world: World):
         await go.wait()
         return "paid"
 
-    @workflow
-    async def flow() -> str:
-        return await pay()
+    flow = define_calling(pay)
 
     runtime = await world.open()
     switch = await world.open_store()
@@ -475,31 +445,22 @@ async def test_a_once_step_in_flight_ends_and_is_recorded(world: World):
 
 async def test_a_once_step_that_was_about_to_begin_does_not_and_is_not_in_doubt(world: World):
     calls: list[str] = []
-    noting, let_note = asyncio.Event(), asyncio.Event()
 
     @step(effect="once")
     async def pay() -> str:
         calls.append("pay")
         return "paid"
 
-    @workflow
-    async def flow() -> str:
-        return await pay()
+    flow = define_calling(pay)
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, SaveAttempt) and op.attempt.intent for op in ops):
-            noting.set()
-            await let_note.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), lambda op: isinstance(op, SaveAttempt) and op.attempt.intent)
     runtime = await world.open(store=store)
     switch = await world.open_store()
     handle = await runtime.start(flow)
-    await noting.wait()
+    await store.reached.wait()
     await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
-    let_note.set()
+    store.release.set()
     await wait_for_state(runtime, handle, "pending")
     assert not calls
     await switch.disabled_workflows.enable("flow")
@@ -508,7 +469,6 @@ async def test_a_once_step_that_was_about_to_begin_does_not_and_is_not_in_doubt(
 
 
 async def test_switched_on_again_before_the_run_is_given_back(world: World):
-    releasing, let_release = asyncio.Event(), asyncio.Event()
     bench = Bench()
 
     @workflow
@@ -516,13 +476,7 @@ async def test_switched_on_again_before_the_run_is_given_back(world: World):
         first = await bench.work("slow")
         return first + await bench.work("b")
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, ReleaseRun) for op in ops):
-            releasing.set()
-            await let_release.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), ReleaseRun)
     runtime = await world.open(store=store)
     switch = await world.open_store()
     handle = await runtime.start(flow)
@@ -530,10 +484,10 @@ async def test_switched_on_again_before_the_run_is_given_back(world: World):
     await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
     bench.go.set()
-    await releasing.wait()
+    await store.reached.wait()
     await switch.disabled_workflows.enable("flow")
     await asyncio.sleep(0.1)  # the engine has looked, and the run was not free yet
-    let_release.set()
+    store.release.set()
     assert await handle.result() == "SLOWB"
 
 
@@ -574,9 +528,7 @@ async def test_a_step_that_waits_for_the_lease_does_not_begin_when_its_workflow_
             raise ConnectionError("once more")
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     runtime = await world.open()
     switch = await world.open_store()

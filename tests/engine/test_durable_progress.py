@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from engine_world import FlakyStore, World, read_attempts
+from shared_flows import define_calling
 
-from holdfast import current_step, step, workflow
+from holdfast import current_step, step
 from holdfast.errors import StoreUnavailable, UnrecordableValue
 from holdfast.stores.operations import Op, SaveAttempt
 from waits import wait_until
@@ -17,7 +18,7 @@ from waits import wait_until
 pytestmark = pytest.mark.asyncio
 
 
-async def test_progress_that_is_kept_is_in_the_store_before_the_step_goes_on(world: World):
+async def test_saved_progress_is_in_the_store_before_the_step_continues(world: World):
     seen: list[Any] = []
 
     @step
@@ -32,9 +33,7 @@ async def test_progress_that_is_kept_is_in_the_store_before_the_step_goes_on(wor
                 await asyncio.sleep(60)
         return "done"
 
-    @workflow
-    async def kept_progress() -> str:
-        return await edit()
+    kept_progress = define_calling(edit, "kept_progress")
 
     runtime = await world.open()
     handle = await runtime.start(kept_progress)
@@ -56,9 +55,7 @@ async def test_a_step_waits_until_the_store_takes_its_progress(in_memory: World)
         events.append("went on")
         return "done"
 
-    @workflow
-    async def kept_while_failing() -> str:
-        return await edit()
+    kept_while_failing = define_calling(edit, "kept_while_failing")
 
     def fail_twice(ops: Sequence[Op]) -> BaseException | None:
         if any(isinstance(op, SaveAttempt) for op in ops) and events.count("failed") < 2:
@@ -66,8 +63,7 @@ async def test_a_step_waits_until_the_store_takes_its_progress(in_memory: World)
             return StoreUnavailable("not now")
         return None
 
-    store = FlakyStore(in_memory.store())
-    store.fail_before = fail_twice
+    store = FlakyStore(in_memory.store(), fail_before=fail_twice)
     runtime = await in_memory.open(store=store)
     assert await (await runtime.start(kept_while_failing)).result() == "done"
     assert events == ["failed", "failed", "went on"]
@@ -90,9 +86,7 @@ async def test_a_zombie_does_not_go_on_when_it_keeps_its_progress(world: World):
         events.append(f"{who} went on")
         return who
 
-    @workflow
-    async def kept_by_a_zombie() -> str:
-        return await edit()
+    kept_by_a_zombie = define_calling(edit, "kept_by_a_zombie")
 
     first = await world.open()
     handle = await first.start(kept_by_a_zombie)
@@ -114,9 +108,7 @@ async def test_progress_that_cannot_be_recorded_is_refused(in_memory: World):
             await current_step().save_progress(object())
         return "refused"
 
-    @workflow
-    async def kept_unfit() -> str:
-        return await edit()
+    kept_unfit = define_calling(edit, "kept_unfit")
 
     runtime = await in_memory.open()
     assert await (await runtime.start(kept_unfit)).result() == "refused"

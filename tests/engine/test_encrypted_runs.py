@@ -146,7 +146,7 @@ def declare_failing() -> Any:
     return failing
 
 
-async def test_a_run_goes_on_in_another_process_that_has_the_key_from_the_environment(
+async def test_a_run_continues_in_another_process_that_has_the_key_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     @step
@@ -176,7 +176,7 @@ async def _has_recorded(runtime: Runtime) -> bool:
 
 
 @pytest.mark.parametrize("keys", ["none", "others"])
-async def test_a_worker_without_the_key_fails_that_run_alone_and_a_retry_with_the_key_goes_on(
+async def test_a_worker_without_the_key_fails_that_run_alone_and_a_retry_with_the_key_continues(
     tmp_path: Path, keys: str
 ):
     times: list[str] = []
@@ -216,7 +216,7 @@ async def test_a_worker_without_the_key_fails_that_run_alone_and_a_retry_with_th
     assert times.count("sealed") == 1
 
 
-async def test_nobody_is_asked_what_they_cannot_read(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_people_are_not_asked_questions_they_cannot_read(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     @workflow(id="asking")
     async def asking() -> Any:
         return await ask(f"Play the {WORD}?")
@@ -237,7 +237,7 @@ async def test_nobody_is_asked_what_they_cannot_read(tmp_path: Path, caplog: pyt
                 [event async for event in blind.events("asking", follow=False)]
 
 
-async def test_a_model_that_cannot_search_is_told_the_keys(tmp_path: Path):
+async def test_a_model_that_cannot_search_gets_the_keys(tmp_path: Path):
     model = ScriptedModel(
         [
             call("search_memory", words="tea"),

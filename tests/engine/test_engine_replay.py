@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from engine_world import VirtualClock, World, get_state, read_journal, read_run, wait_for_records, wait_until_parked
+from shared_flows import deploy
 
 from holdfast import (
     NonDeterminismError,
     RunFailed,
-    Workflow,
     now,
     random,
     step,
@@ -19,18 +19,11 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.authoring.registry import definitions
 from holdfast.errors import UnreadableRecord, WorkflowStuck
 from holdfast.stores.operations import ReopenRun
 from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
-
-
-def another_version(function: Any) -> Workflow[..., Any]:
-    """Another version of the workflow ``flow``, as a new deploy brings it."""
-    definitions.pop("flow", None)
-    return workflow(name="flow")(function)
 
 
 async def test_time_and_chance_are_the_same_after_a_run_was_parked(world: World, clock: VirtualClock):
@@ -53,7 +46,7 @@ async def test_time_and_chance_are_the_same_after_a_run_was_parked(world: World,
     assert await handle.result() == [True, True, True]
 
 
-async def test_code_that_drifted_fails_the_run_and_corrected_code_goes_on_where_it_was(world: World):
+async def test_code_that_drifted_fails_the_run_and_corrected_code_continues_from_there(world: World):
     calls: list[str] = []
 
     @step
@@ -79,13 +72,13 @@ async def test_code_that_drifted_fails_the_run_and_corrected_code_goes_on_where_
         await check()
         return await good()
 
-    flow = another_version(good)
+    flow = deploy(good)
     first = await world.open()
     handle = await first.start(flow)
     await wait_until(lambda: first._engine._idle_runs)
     await first.close()
 
-    broken = another_version(drifted)
+    broken = deploy(drifted)
     second = await world.open()
     with pytest.raises(RunFailed) as failed:
         await broken.get_handle(second.store_provider, handle.run_id).result()
@@ -94,7 +87,7 @@ async def test_code_that_drifted_fails_the_run_and_corrected_code_goes_on_where_
     assert len(await read_journal(second, handle)) == 1
     await second.close()
 
-    another_version(good)
+    deploy(good)
     third = await world.open()
     await third._engine.store.commit([ReopenRun(handle.run_id, third._engine.clock.now())])
     again = flow.get_handle(third.store_provider, handle.run_id)
@@ -123,12 +116,12 @@ async def test_a_record_that_no_longer_fits_its_type_fails_the_run_even_if_that_
             pass
         return await wait_for_signal("go")
 
-    flow = another_version(before)
+    flow = deploy(before)
     first = await world.open()
     handle = await first.start(flow)
     await wait_until(lambda: first._engine._idle_runs)
     await first.close()
-    another_version(after)
+    deploy(after)
     second = await world.open()
     with pytest.raises(RunFailed, match="output of step 'count' cannot be read as `int`") as failed:
         await flow.get_handle(second.store_provider, handle.run_id).result()
@@ -148,9 +141,7 @@ async def test_a_workflow_that_can_never_go_on_fails_at_once_and_says_where(worl
     assert "test_engine_replay.py" in str(failed.value.__cause__)
 
 
-async def test_a_signal_that_nobody_waits_for_yet_is_kept_while_the_run_is_parked_again(
-    world: World, clock: VirtualClock
-):
+async def test_a_signal_without_a_wait_is_kept_while_the_run_is_parked_again(world: World, clock: VirtualClock):
     @workflow
     async def flow() -> list[Any]:
         return [await wait_for_signal("first"), await wait_for_signal("second")]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from engine_world import VirtualClock, World, describe_journal, get_state, read_journal, read_run, wait_until_ended
+from shared_flows import define_calling
 
 from holdfast import (
     RunConflict,
@@ -43,7 +44,7 @@ async def fork(
     return flow.get_handle(runtime.store_provider, run.id)
 
 
-async def everything(runtime: Any, run_id: str) -> tuple[Any, History]:
+async def read_everything(runtime: Any, run_id: str) -> tuple[Any, History]:
     run = await read_run(runtime, run_id)
     [history] = await runtime._engine.store.get_histories([run.key])
     return run, history
@@ -73,7 +74,7 @@ async def test_a_fork_shares_what_came_before_the_step_and_goes_its_own_way_from
     runtime = await world.open()
     original = await runtime.start(flow.options(id="original", tags=["t"], priority=2), "a")
     await original.result()
-    before = await everything(runtime, "original")
+    before = await read_everything(runtime, "original")
     bench.version = "new"
     forked = await fork(world, runtime, flow, "original", 2)
     assert await forked.result() == ["old a", "new b", "new c"]
@@ -82,7 +83,7 @@ async def test_a_fork_shares_what_came_before_the_step_and_goes_its_own_way_from
     assert (run.forked_from, run.parent, run.workflow, run.tags, run.priority) == ("original", "", "flow", ("t",), 2)
     assert run.id.startswith("original-fork-")
     assert (await forked.info()).inputs == {"first": "a"}
-    assert await everything(runtime, "original") == before
+    assert await read_everything(runtime, "original") == before
 
 
 async def test_by_name(world: World):
@@ -185,9 +186,7 @@ async def test_an_output_that_does_not_fit_fails_the_fork_and_says_so(world: Wor
     async def number() -> int:
         return 1
 
-    @workflow
-    async def flow() -> int:
-        return await number()
+    flow = define_calling(number)
 
     runtime = await world.open()
     await (await runtime.start(flow.options(id="original"))).result()
@@ -513,7 +512,7 @@ async def test_an_id_that_is_taken(world: World):
     assert (await read_run(runtime, "taken")).forked_from == ""
 
 
-async def test_a_fork_is_executed_by_whoever_serves_its_queue(world: World):
+async def test_a_fork_is_executed_by_a_worker_that_serves_its_queue(world: World):
     bench = Bench()
 
     @workflow(queue="other")

@@ -78,7 +78,7 @@ async def test_one_bad_run_ends_dead_and_ten_innocent_ones_complete(world: World
     assert deadly.deaths <= 7
 
 
-async def test_a_child_that_kills_its_worker_ends_dead_and_its_parent_is_told(world: World):
+async def test_a_child_that_kills_its_worker_ends_dead_and_its_parent_gets_the_error(world: World):
     deadly = Deadly(world)
 
     @step
@@ -230,7 +230,7 @@ async def test_a_worker_that_holds_nothing_takes_suspects_at_once_and_nothing_el
     assert isolation.is_exclusive
 
 
-async def test_a_busy_worker_leaves_suspects_to_others_for_a_while_and_takes_others_beside_them(
+async def test_a_busy_worker_leaves_suspects_to_others_for_a_while_and_then_takes_them_too(
     holder: Holder, isolation: Isolation
 ):
     holder.take(0)

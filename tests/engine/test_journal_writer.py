@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from engine_world import FlakyStore, Replaced, VirtualClock, World, get_state, make_unavailable_error, read_journal
+from shared_flows import define_calling, define_waiting
 
 from holdfast import RunFailed, step, wait_for_signal, workflow
 from holdfast.core.records import Record, RecordKind
@@ -103,7 +104,7 @@ async def test_while_the_store_is_gone_runs_pause_and_then_go_on(world: World, c
     assert sum("takes writes again" in message for message in messages) == 1
 
 
-async def test_whoever_starts_a_run_or_sends_a_signal_is_told_at_once_that_the_store_is_gone(world: World):
+async def test_a_client_that_starts_a_run_or_sends_a_signal_gets_an_error_at_once_when_the_store_is_gone(world: World):
     @workflow
     async def flow(n: int) -> Any:
         return await wait_for_signal("go")
@@ -123,7 +124,7 @@ async def test_whoever_starts_a_run_or_sends_a_signal_is_told_at_once_that_the_s
     assert await handle.result() == "after all"
 
 
-async def test_whoever_starts_a_run_is_told_at_once_also_while_runs_wait_for_the_store(in_memory: World):
+async def test_a_client_gets_an_error_at_once_even_while_runs_wait_for_the_store(in_memory: World):
     from holdfast.engine.clock import SystemClock
 
     @step
@@ -216,9 +217,7 @@ async def test_reads_that_fail_for_a_while_do_not_stop_the_engine(world: World):
     async def work() -> str:
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     class Unreadable(FlakyStore):
         broken = False
@@ -249,12 +248,10 @@ async def test_reads_that_fail_for_a_while_do_not_stop_the_engine(world: World):
     assert await handle.result(timeout=10) == "done"
 
 
-async def test_a_look_that_failed_once_is_made_again_although_nobody_writes(world: World):
+async def test_a_failed_poll_is_repeated_although_no_process_writes(world: World):
     """The signal was sent here, so the store tells of no change: only the failed look itself can be the reason."""
 
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     class Stumbling(FlakyStore):
         stumbles = 0
@@ -278,7 +275,7 @@ async def test_a_look_that_failed_once_is_made_again_although_nobody_writes(worl
     assert await handle.result(timeout=5) == "seen"
 
 
-async def test_runs_that_nobody_here_waits_for_are_recorded_all_the_same(world: World):
+async def test_runs_that_no_caller_waits_for_are_recorded_all_the_same(world: World):
     done: list[int] = []
 
     @step
@@ -505,7 +502,7 @@ async def test_a_signal_without_an_id_is_not_sent_again_by_a_loop_that_ends():
     assert store.committed == [marked]
 
 
-async def test_somebody_who_asked_while_the_store_was_failing_does_not_wait_for_the_next_try():
+async def test_a_client_request_during_a_store_failure_does_not_wait_for_the_next_try():
     class Slow(VirtualClock):
         async def sleep(self, seconds: float) -> None:
             await asyncio.sleep(60)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from engine_world import FlakyStore, Replaced, World, make_unavailable_error, read_run, wait_until_parked
+from shared_flows import define_calling, define_waiting
 
 from holdfast import step, wait_for_signal, workflow
 from holdfast.admission.queue_limits import QueueLimits
@@ -48,7 +49,7 @@ class LossyStore(FlakyStore):
         await self.inner.workers.retire(worker)
 
 
-async def test_a_run_whose_claim_went_unheard_is_not_held_for_ever(world: World):
+async def test_a_run_with_a_lost_claim_answer_is_not_held_forever(world: World):
     @step
     async def work() -> str:
         return "done"
@@ -69,14 +70,12 @@ async def test_a_run_whose_claim_went_unheard_is_not_held_for_ever(world: World)
     assert await flow.get_handle(runtime.store_provider, handle.run_id).result(timeout=10) == "done"
 
 
-async def test_a_run_whose_start_went_unheard_is_not_held_for_ever(world: World):
+async def test_a_run_with_a_lost_start_answer_is_not_held_forever(world: World):
     @step
     async def work() -> str:
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     store = LossyStore(world.store())
     store.fail_after = lambda ops: make_unavailable_error() if any(isinstance(op, StartRun) for op in ops) else None
@@ -90,7 +89,7 @@ async def test_a_run_whose_start_went_unheard_is_not_held_for_ever(world: World)
 
 
 @pytest.mark.parametrize("delayed", [False, True])
-async def test_a_run_whose_start_went_unheard_begins_although_nobody_asks_again(world: World, delayed: bool):
+async def test_a_run_with_a_lost_start_answer_starts_without_another_request(world: World, delayed: bool):
     @workflow
     async def flow() -> str:
         return "done"
@@ -104,10 +103,8 @@ async def test_a_run_whose_start_went_unheard_begins_although_nobody_asks_again(
     assert await flow.get_handle(runtime.store_provider, "mine").result(timeout=10) == "done"
 
 
-async def test_a_signal_that_went_unheard_wakes_its_run(world: World):
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+async def test_a_signal_with_a_lost_answer_wakes_its_run(world: World):
+    flow = define_waiting()
 
     store = LossyStore(world.store())
     runtime = await world.open(store=store, lease_s=1.0)
@@ -128,9 +125,7 @@ async def test_a_run_claimed_by_the_worker_that_was_declared_dead_is_not_taken_u
         begun.append(1)
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     starter = await world.open(definitions={})
     handle = await starter.start(flow)
@@ -166,9 +161,7 @@ async def test_a_slow_hand_over_is_no_death(world: World):
         await hang.wait()
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     store = LossyStore(world.store())
     other = await world.open(definitions={}, clock=world.clock)
@@ -211,7 +204,7 @@ async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_
     runtime = await world.open(store=store)
     engine = runtime._engine
     handle = await runtime.start(flow)
-    await wait_until(lambda: len(engine._idle_runs) == 1 and not engine._poll_lock.locked())
+    await wait_until(lambda: len(engine._idle_runs) == 1 and not engine._poller._lock.locked())
     asked.clear()
     told.clear()
     engine.wake()
@@ -219,12 +212,12 @@ async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_
     engine.park_idle()
     await wait_until(lambda: not engine.held_runs.drivers)
     told.set()
-    await wait_until(lambda: not engine._poll_lock.locked())
+    await wait_until(lambda: not engine._poller._lock.locked())
     world.clock.advance(3601)
     assert await handle.result(timeout=10) == "woken"
 
 
-async def test_a_reopened_run_whose_claim_went_unheard_is_given_back_although_its_driver_is_still_here(
+async def test_a_reopened_run_with_a_lost_claim_answer_is_released_although_its_driver_is_still_here(
     world: World,
 ):
     """It waits for the answer to the run's first end; the claim that got lost was made under the next epoch."""
@@ -236,9 +229,7 @@ async def test_a_reopened_run_whose_claim_went_unheard_is_given_back_although_it
             raise ValueError(answer)
         return answer
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     class SlowToEnd(LossyStore):
         async def commit(self, ops: Any) -> Any:

@@ -54,7 +54,7 @@ def flow_of(site: Site, queue: str = "llm") -> Any:
     return visits
 
 
-class Asked:
+class CountingStore:
     """A store that counts how often it is asked for work."""
 
     def __init__(self, inner: Any) -> None:
@@ -105,10 +105,10 @@ async def test_a_worker_takes_the_next_run_when_one_of_its_own_has_given_up_the_
     assert (site.most, site.done) == (1, [*"abcdef"])
 
 
-async def test_a_full_queue_is_not_asked_again_and_again(world: World):
+async def test_a_full_queue_is_not_polled_again_and_again(world: World):
     site = Site()
     flow = flow_of(site)
-    store = Asked(world.store())
+    store = CountingStore(world.store())
     worker = await world.open(store=store, queue_limits={"llm": QueueLimits(1)})
     handles = [await worker.start(flow, name) for name in "abc"]
     await wait_until(lambda: site.inside == ["a"])

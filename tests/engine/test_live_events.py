@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from engine_world import FlakyStore, World, make_unavailable_error, wait_until_parked, wait_until_quiet
+from shared_flows import define_calling, define_waiting
 
 from holdfast import Runtime, current_step, step, wait_for_signal, workflow
 from holdfast.engine.live_events import FLUSH_INTERVAL_S
@@ -42,14 +43,14 @@ class Stage:
         return await wait_until(lambda: self.me)
 
 
-async def notices(runtime: Runtime, run_id: str) -> list[LiveEvent]:
+async def read_live_events(runtime: Runtime, run_id: str) -> list[LiveEvent]:
     feed = await runtime._engine.store.get_run_updates(run_id, -1, 0)
     assert feed is not None
-    return [notice for _, notice in feed.live_events]
+    return [event for _, event in feed.live_events]
 
 
-def said(told: list[LiveEvent]) -> list[tuple[str, int, Any]]:
-    return [(one.stream, one.number, json.loads(one.data)) for one in told if one.kind == TEXT]
+def list_texts(live_events: list[LiveEvent]) -> list[tuple[str, int, Any]]:
+    return [(one.stream, one.number, json.loads(one.data)) for one in live_events if one.kind == TEXT]
 
 
 def ops(store: FlakyStore, kind: type) -> list[Any]:
@@ -64,10 +65,10 @@ async def open_with(world: World) -> tuple[Runtime, FlakyStore]:
 async def pass_time(world: World, runtime: Runtime) -> None:
     """Let the next notices be written."""
     world.clock.advance(FLUSH_INTERVAL_S)
-    await settled_writer(runtime)
+    await wait_for_writer(runtime)
 
 
-async def settled_writer(runtime: Runtime) -> None:
+async def wait_for_writer(runtime: Runtime) -> None:
     await asyncio.sleep(0)
     await wait_until(lambda: not runtime._engine.writer.is_busy)
 
@@ -80,9 +81,7 @@ async def test_a_step_that_is_recorded_first_costs_nothing(world: World):
         current_step().publish_text("a word")
         return await stage.play()
 
-    @workflow
-    async def telling_quick() -> str:
-        return await quick()
+    telling_quick = define_calling(quick, "telling_quick")
 
     runtime, store = await open_with(world)
     handle = await runtime.start(telling_quick)
@@ -114,24 +113,24 @@ async def test_pieces_are_put_together_and_the_record_deletes_them(world: World)
     for piece in ("It ", "may ", "rain"):
         me.publish_text(piece)
     await pass_time(world, runtime)
-    begun, text = await notices(runtime, handle.run_id)
+    begun, text = await read_live_events(runtime, handle.run_id)
     assert (begun.position, begun.stream, begun.kind) == (0, "1.1.0", STARTED)
     assert json.loads(begun.data) == {"name": "talk", "kind": "step", "arguments": "about='rain'", "attempt": 1}
     assert (text.stream, text.number, json.loads(text.data)) == ("1.1.0", 0, "It may rain")
     me.publish_text(" soon")
     await pass_time(world, runtime)
-    assert said(await notices(runtime, handle.run_id))[1:] == [("1.1.0", 11, " soon")]
+    assert list_texts(await read_live_events(runtime, handle.run_id))[1:] == [("1.1.0", 11, " soon")]
     assert len(ops(store, AppendLiveEvents)) == 2
     await pass_time(world, runtime)
     assert len(ops(store, AppendLiveEvents)) == 2, "nothing new, nothing told"
     stage.end.set()
     await handle.result()
-    assert await notices(runtime, handle.run_id) == []
+    assert await read_live_events(runtime, handle.run_id) == []
     [append] = ops(store, AppendRecord)
     assert append.clear_live_events
 
 
-async def test_a_step_is_told_of_when_it_has_been_in_flight_for_a_while(world: World):
+async def test_a_step_has_a_live_event_after_it_has_been_in_flight_for_a_while(world: World):
     first, second = Stage(), Stage()
 
     @step
@@ -156,10 +155,10 @@ async def test_a_step_is_told_of_when_it_has_been_in_flight_for_a_while(world: W
     await second.begins()
 
     async def told() -> list[str]:
-        return [json.loads(one.data)["name"] for one in await notices(runtime, handle.run_id)]
+        return [json.loads(one.data)["name"] for one in await read_live_events(runtime, handle.run_id)]
 
     world.clock.advance(0.1 * FLUSH_INTERVAL_S)
-    await settled_writer(runtime)
+    await wait_for_writer(runtime)
     assert await told() == ["early"]
     await pass_time(world, runtime)
     assert await told() == ["early", "late"]
@@ -168,7 +167,7 @@ async def test_a_step_is_told_of_when_it_has_been_in_flight_for_a_while(world: W
     await handle.result()
 
 
-async def test_what_is_told_is_not_waited_for(world: World):
+async def test_nothing_waits_for_live_events(world: World):
     """A commit of notices that hangs keeps neither the step nor the next one."""
     stage = Stage()
 
@@ -176,9 +175,7 @@ async def test_what_is_told_is_not_waited_for(world: World):
     async def talk() -> str:
         return await stage.play()
 
-    @workflow
-    async def telling_on() -> str:
-        return await talk()
+    telling_on = define_calling(talk, "telling_on")
 
     runtime, store = await open_with(world)
     handle = await runtime.start(telling_on)
@@ -198,9 +195,9 @@ async def test_what_is_told_is_not_waited_for(world: World):
         world.clock.advance(FLUSH_INTERVAL_S)
         await asyncio.sleep(0)
     held.set()
-    await settled_writer(runtime)
+    await wait_for_writer(runtime)
     await pass_time(world, runtime)
-    told = said(await notices(runtime, handle.run_id))
+    told = list_texts(await read_live_events(runtime, handle.run_id))
     assert len(told) == 2, "as long as the store stands still, the pieces gather"
     assert "".join(text for _, _, text in told) == "one" + "".join(f" {number}" for number in range(1000))
     stage.end.set()
@@ -214,9 +211,7 @@ async def test_a_store_that_fails_loses_no_text(world: World):
     async def talk() -> str:
         return await stage.play()
 
-    @workflow
-    async def telling_again() -> str:
-        return await talk()
+    telling_again = define_calling(talk, "telling_again")
 
     runtime, store = await open_with(world)
     handle = await runtime.start(telling_again)
@@ -225,10 +220,10 @@ async def test_a_store_that_fails_loses_no_text(world: World):
     store.fail_before = lambda ops: make_unavailable_error() if next(failures, False) else None
     me.publish_text("one")
     world.clock.advance(FLUSH_INTERVAL_S)
-    await settled_writer(runtime)
+    await wait_for_writer(runtime)
     me.publish_text(" two")
     await pass_time(world, runtime)
-    assert said(await notices(runtime, handle.run_id)) == [("1.1.0", 0, "one"), ("1.1.0", 3, " two")]
+    assert list_texts(await read_live_events(runtime, handle.run_id)) == [("1.1.0", 0, "one"), ("1.1.0", 3, " two")]
     stage.end.set()
     await handle.result()
 
@@ -247,36 +242,32 @@ async def test_another_attempt_and_another_request_are_parts_of_their_own(world:
         me.publish_text(f"attempt {me.attempt}")
         return await stage.play()
 
-    @workflow
-    async def telling_twice() -> str:
-        return await talk()
+    telling_twice = define_calling(talk, "telling_twice")
 
     runtime, _ = await open_with(world)
     handle = await runtime.start(telling_twice)
     await wait_until(lambda: len(began) == 2)
     await pass_time(world, runtime)
-    told = await notices(runtime, handle.run_id)
-    assert said(told) == [("1.2.0", 0, "attempt 2")], "what a failed attempt had not told yet is void"
+    told = await read_live_events(runtime, handle.run_id)
+    assert list_texts(told) == [("1.2.0", 0, "attempt 2")], "what a failed attempt had not told yet is void"
     assert [json.loads(one.data)["attempt"] for one in told if one.kind == STARTED] == [2]
     began[0].publish_text("too late")  # of an attempt that is over
     hear = executors[1].get_text_appender(began[1], 1)
     hear("the other model")
     await pass_time(world, runtime)
-    assert said(await notices(runtime, handle.run_id))[1:] == [("1.2.1", 0, "the other model")]
+    assert list_texts(await read_live_events(runtime, handle.run_id))[1:] == [("1.2.1", 0, "the other model")]
     stage.end.set()
     await handle.result()
 
 
-async def test_who_takes_over_tells_in_a_part_of_its_own_and_deletes_what_was_told_before(world: World):
+async def test_the_next_worker_writes_its_own_part_and_deletes_earlier_live_events(world: World):
     stage = Stage()
 
     @step
     async def talk() -> str:
         return await stage.play()
 
-    @workflow
-    async def telling_over() -> str:
-        return await talk()
+    telling_over = define_calling(talk, "telling_over")
 
     first = await world.open()
     handle = await first.start(telling_over)
@@ -286,7 +277,7 @@ async def test_who_takes_over_tells_in_a_part_of_its_own_and_deletes_what_was_to
     await world.crash(first)
     second, store = await open_with(world)
     await stage.begins()
-    assert said(await notices(second, handle.run_id)) == [("1.1.0", 0, "from the first")]
+    assert list_texts(await read_live_events(second, handle.run_id)) == [("1.1.0", 0, "from the first")]
     stage.end.set()
     await second.store_provider.wait_for_end(handle.run_id)
     [append] = ops(store, AppendRecord)
@@ -300,9 +291,7 @@ async def test_a_worker_that_has_lost_the_run_learns_it_from_its_notices(world: 
     async def talk() -> str:
         return await stage.play()
 
-    @workflow
-    async def telling_lost() -> str:
-        return await talk()
+    telling_lost = define_calling(talk, "telling_lost")
 
     first = await world.open()
     handle = await first.start(telling_lost)
@@ -315,7 +304,7 @@ async def test_a_worker_that_has_lost_the_run_learns_it_from_its_notices(world: 
     world.clock.advance(FLUSH_INTERVAL_S)
     await wait_until(lambda: driver.is_closed)
     await pass_time(world, second)
-    assert said(await notices(second, handle.run_id)) == []
+    assert list_texts(await read_live_events(second, handle.run_id)) == []
     stage.end.set()
     await second.store_provider.wait_for_end(handle.run_id)
 
@@ -331,24 +320,20 @@ async def test_a_step_may_tell_from_a_thread(world: World):
         end.wait(20)
         return "played"
 
-    @workflow
-    async def telling_plain() -> str:
-        return await talk()
+    telling_plain = define_calling(talk, "telling_plain")
 
     runtime, _ = await open_with(world)
     handle = await runtime.start(telling_plain)
     await wait_until(begun.is_set)
     await asyncio.sleep(0)
     await pass_time(world, runtime)
-    assert said(await notices(runtime, handle.run_id)) == [("1.1.0", 0, "from a thread")]
+    assert list_texts(await read_live_events(runtime, handle.run_id)) == [("1.1.0", 0, "from a thread")]
     end.set()
     await handle.result()
 
 
-async def test_a_run_that_waits_for_another_tells_so_before_it_leaves_memory_and_once(world: World):
-    @workflow
-    async def told_child() -> str:
-        return await wait_for_signal("go")
+async def test_a_run_that_waits_for_another_writes_that_once_before_it_leaves_memory(world: World):
+    told_child = define_waiting("told_child")
 
     @workflow
     async def telling_parent() -> str:
@@ -357,12 +342,12 @@ async def test_a_run_that_waits_for_another_tells_so_before_it_leaves_memory_and
     runtime, store = await open_with(world)
     handle = await runtime.start(telling_parent)
     await wait_until_parked(runtime, world.clock, handle)
-    [begun] = await notices(runtime, handle.run_id)
+    [begun] = await read_live_events(runtime, handle.run_id)
     assert (begun.stream, begun.kind) == ("child", STARTED)
     assert json.loads(begun.data) == {"name": "told_child", "kind": "child", "run_id": "the-told-child"}
     await (await runtime.start(told_child.options(id="the-told-child"))).signal("go", "gone")
     assert await handle.result() == "gone"
-    assert await notices(runtime, handle.run_id) == []
+    assert await read_live_events(runtime, handle.run_id) == []
     assert sum(one.stream == "child" for op in ops(store, AppendLiveEvents) for one in op.events) == 1
 
 

@@ -34,7 +34,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def look_for(watch: LoopWatchdog, clock: Clock, seconds: float, *, is_workflow: bool = False) -> None:
+def poll_for(watch: LoopWatchdog, clock: Clock, seconds: float, *, is_workflow: bool = False) -> None:
     """Look twice a second, while the loop runs nothing."""
     for _ in range(round(seconds * 2)):
         clock.now += 0.5
@@ -44,7 +44,7 @@ def look_for(watch: LoopWatchdog, clock: Clock, seconds: float, *, is_workflow: 
 async def test_a_loop_that_answers_is_not_blocked(clock: Clock, caplog: pytest.LogCaptureFixture):
     watch = LoopWatchdog(max_blocked_s=2.0, now=clock)
     for _ in range(100):
-        look_for(watch, clock, 0.5)
+        poll_for(watch, clock, 0.5)
         await asyncio.sleep(0)
     assert not watch.is_stuck
     assert caplog.records == []
@@ -54,9 +54,9 @@ async def test_warnings_become_rarer_and_the_loop_is_stuck_after_the_bound(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ):
     watch = LoopWatchdog(max_blocked_s=60.0, now=clock)
-    look_for(watch, clock, 60.0)
+    poll_for(watch, clock, 60.0)
     assert not watch.is_stuck
-    look_for(watch, clock, 1.0)
+    poll_for(watch, clock, 1.0)
     assert watch.is_stuck
     told = [record.getMessage() for record in caplog.records]
     assert [line for line in told if "has blocked the event loop" in line] == [
@@ -64,11 +64,11 @@ async def test_warnings_become_rarer_and_the_loop_is_stuck_after_the_bound(
     ]
     assert len(told) == 4
     assert "no longer renews its lease" in told[-1]
-    look_for(watch, clock, 10.0)
+    poll_for(watch, clock, 10.0)
     assert "for 64 s, and nothing" in caplog.records[-1].getMessage()
 
 
-async def test_a_loop_that_does_not_run_is_blocked_by_nobody_and_stuck_all_the_same(
+async def test_a_loop_that_does_not_run_is_not_blocked_but_stuck_all_the_same(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ):
     async def make() -> LoopWatchdog:
@@ -77,11 +77,11 @@ async def test_a_loop_that_does_not_run_is_blocked_by_nobody_and_stuck_all_the_s
     def look_between_two_calls() -> None:
         loop = asyncio.new_event_loop()
         watch = loop.run_until_complete(make())
-        look_for(watch, clock, 50.0)
+        poll_for(watch, clock, 50.0)
         loop.run_until_complete(asyncio.sleep(0))
-        look_for(watch, clock, 0.5)
+        poll_for(watch, clock, 0.5)
         assert caplog.records == []
-        look_for(watch, clock, 61.0)
+        poll_for(watch, clock, 61.0)
         assert watch.is_stuck
         loop.close()
 
@@ -92,7 +92,7 @@ async def test_a_loop_that_does_not_run_is_blocked_by_nobody_and_stuck_all_the_s
 
 async def test_a_loop_that_runs_again_is_not_stuck_any_more(clock: Clock, caplog: pytest.LogCaptureFixture):
     watch = LoopWatchdog(max_blocked_s=5.0, now=clock)
-    look_for(watch, clock, 10.0)
+    poll_for(watch, clock, 10.0)
     assert watch.is_stuck
     await asyncio.sleep(0)
     watch.poll()
@@ -106,13 +106,13 @@ async def test_a_process_that_stood_still_as_a_whole_was_not_blocked(clock: Cloc
     clock.now += 3600.0
     watch.poll()
     assert not watch.is_stuck
-    look_for(watch, clock, 60.0 - MAX_POLL_GAP_S - 1.0)
+    poll_for(watch, clock, 60.0 - MAX_POLL_GAP_S - 1.0)
     assert not watch.is_stuck
 
 
 async def test_workflow_code_is_named_by_others_but_counts(clock: Clock, caplog: pytest.LogCaptureFixture):
     watch = LoopWatchdog(max_blocked_s=5.0, now=clock)
-    look_for(watch, clock, 6.0, is_workflow=True)
+    poll_for(watch, clock, 6.0, is_workflow=True)
     assert watch.is_stuck
     assert len(caplog.records) == 1
 

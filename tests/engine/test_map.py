@@ -89,7 +89,7 @@ async def test_the_first_failure_is_raised_and_the_rest_is_cancelled(world: Worl
 
 @pytest.mark.parametrize("explicitly", [True, False])
 @pytest.mark.parametrize("in_a_handler", [True, False])
-async def test_a_retry_finds_the_step_that_failed_behind_what_the_items_code_raised(
+async def test_a_retry_finds_the_failed_step_that_caused_what_the_items_code_raised(
     world: World, explicitly: bool, in_a_handler: bool
 ):
     calls: list[int] = []

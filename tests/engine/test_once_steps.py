@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
-from engine_world import FlakyStore, World, read_attempts, read_journal, wait_for_state, wait_until_parked
+from engine_world import HeldCommits, World, read_attempts, read_journal, wait_for_state, wait_until_parked
+from shared_flows import define_calling
 
 from holdfast import StepOutcomeUnknown, current_step, step, workflow
 from holdfast.authoring.registry import definitions
@@ -27,9 +27,7 @@ async def test_an_intent_is_recorded_before_the_step_starts_and_cleared_with_its
         seen.append(await read_attempts(runtime, handle))
         return "paid"
 
-    @workflow
-    async def flow() -> str:
-        return await pay()
+    flow = define_calling(pay)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -281,7 +279,6 @@ async def test_a_run_ends_although_the_intent_of_a_step_that_lost_a_race_is_stil
 
 async def test_a_once_step_whose_intent_is_being_written_does_not_begin_in_a_worker_that_stops(world: World):
     calls: list[str] = []
-    noting, let_note = asyncio.Event(), asyncio.Event()
 
     @step(effect="once")
     async def pay() -> str:
@@ -290,23 +287,15 @@ async def test_a_once_step_whose_intent_is_being_written_does_not_begin_in_a_wor
             await asyncio.sleep(60)
         return "paid"
 
-    @workflow
-    async def flow() -> str:
-        return await pay()
+    flow = define_calling(pay)
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, SaveAttempt) and op.attempt.intent for op in ops):
-            noting.set()
-            await let_note.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), lambda op: isinstance(op, SaveAttempt) and op.attempt.intent)
     first = await world.open(store=store)
     handle = await first.start(flow)
-    await noting.wait()
+    await store.reached.wait()
     closing = asyncio.ensure_future(first.close(grace=0.5))
     await wait_until(lambda: first._engine.is_draining)
-    let_note.set()
+    store.release.set()
     await closing
     assert not calls
     calls.append("another worker")

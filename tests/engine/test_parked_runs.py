@@ -21,6 +21,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import define_waiting
 
 from holdfast import RunFailed, RunTimedOut, current_run, step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
@@ -32,9 +33,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_a_run_that_waits_for_a_signal_is_parked_and_woken_by_it(world: World, clock: VirtualClock):
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -47,9 +46,7 @@ async def test_a_run_that_waits_for_a_signal_is_parked_and_woken_by_it(world: Wo
 
 
 async def test_a_run_is_parked_although_the_clock_was_set_back(in_memory: World, clock: VirtualClock):
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     runtime = await in_memory.open()
     handle = await runtime.start(flow)
@@ -199,9 +196,7 @@ async def test_a_run_with_a_step_in_flight_is_not_parked(world: World, clock: Vi
 async def test_a_park_that_races_with_a_signal_is_refused_and_the_signal_is_seen(world: World, clock: VirtualClock):
     """The signal is committed before the park, and the engine has not heard of it yet."""
 
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
@@ -226,9 +221,7 @@ async def test_a_signal_that_the_engine_hears_of_while_its_park_is_on_the_way_is
 ):
     """As above, but the engine is told of the signal before it is told that the park was refused."""
 
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
@@ -240,7 +233,7 @@ async def test_a_signal_that_the_engine_hears_of_while_its_park_is_on_the_way_is
         if any(isinstance(op, ParkRun) for op in ops):
             store.before_commit = None
             await flow.get_handle(other.store_provider, handle.run_id).signal("go", "in time")
-            await engine._poll()
+            await engine._poller.poll()
 
     store.before_commit = signal_and_tell
     driver = engine.held_runs.drivers_by_run_id[handle.run_id]
@@ -430,9 +423,7 @@ async def test_a_deadline_wakes_a_parked_run_and_lets_it_clean_up_once(world: Wo
     assert undone == ["undone"]
 
 
-async def test_a_deadline_that_passed_while_nobody_was_there_comes_before_what_was_in_flight(
-    world: World, clock: VirtualClock
-):
+async def test_a_deadline_that_passed_without_a_worker_comes_before_steps_in_flight(world: World, clock: VirtualClock):
     calls: list[str] = []
 
     @step
@@ -506,7 +497,7 @@ async def test_a_clean_up_that_waits_is_parked_and_woken_without_a_second_deadli
     assert await handle.result() == "cleaned up"
 
 
-async def test_a_timer_due_while_nobody_was_there_comes_before_what_was_in_flight(world: World, clock: VirtualClock):
+async def test_a_timer_that_was_due_without_a_worker_comes_before_steps_in_flight(world: World, clock: VirtualClock):
     calls: list[str] = []
 
     @step
@@ -625,7 +616,7 @@ async def test_logging_of_workflow_code_is_silent_in_replay(
     assert replaying == [False, True]
 
 
-async def test_an_exception_of_a_task_that_nobody_awaits_is_logged_once(
+async def test_an_exception_of_a_task_that_is_never_awaited_is_logged_once(
     world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ):
     @step
@@ -654,9 +645,7 @@ async def test_an_exception_of_a_task_that_nobody_awaits_is_logged_once(
 
 
 async def test_waiting_for_a_run_that_was_parked_elsewhere_and_ended_there(world: World, clock: VirtualClock):
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     first, second = await world.open(), await world.open()
     handle = await first.start(flow)

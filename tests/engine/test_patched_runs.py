@@ -18,9 +18,9 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import define_waiting, deploy
 
-from holdfast import StepOutcomeUnknown, Workflow, patched, step, wait_for_signal, workflow
-from holdfast.authoring.registry import definitions
+from holdfast import StepOutcomeUnknown, patched, step, wait_for_signal, workflow
 from holdfast.core.records import RecordKind
 from holdfast.services.forks import fork_run
 from holdfast.services.run_control import retry_run
@@ -52,12 +52,6 @@ async def pay(name: str) -> str:
     log.append(name)
     await asyncio.sleep(1_000)
     return name
-
-
-def deploy(function: Any) -> Workflow[..., Any]:
-    """Another version of the workflow ``flow``."""
-    definitions.pop("flow", None)
-    return workflow(name="flow")(function)
 
 
 def has(ops: Sequence[Op], kind: RecordKind) -> bool:
@@ -164,7 +158,7 @@ async def test_a_run_ends_after_what_it_decided_last_is_recorded(world: World):
     assert patch < end
 
 
-async def test_code_that_does_not_fit_leaves_no_patch_behind(world: World, clock: VirtualClock):
+async def test_code_that_does_not_fit_records_no_patch(world: World, clock: VirtualClock):
     asked: list[bool] = []
 
     @step
@@ -195,7 +189,7 @@ async def test_code_that_does_not_fit_leaves_no_patch_behind(world: World, clock
     assert await describe_journal(second, handle.run_id) == ["step work", "step work"]
 
 
-async def test_code_that_does_what_is_forbidden_leaves_no_patch_behind(world: World):
+async def test_code_that_does_something_forbidden_records_no_patch(world: World):
     @deploy
     async def flow() -> None:
         await work("a")
@@ -328,9 +322,7 @@ async def test_a_once_step_that_old_code_had_begun_counts_as_having_been_there(w
 
 
 async def test_a_child_that_old_code_had_started_counts_as_having_been_there(world: World, clock: VirtualClock):
-    @workflow
-    async def child() -> str:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     async def old() -> str:
         return await child.options(id="the child")()
@@ -405,7 +397,7 @@ async def test_a_retry_keeps_the_way_that_a_run_has_taken(world: World):
     assert log == ["a", "b", "clean up", "b", "clean up"]
 
 
-async def test_a_patch_that_was_recorded_after_a_failure_that_nobody_had_seen_yet_is_kept(world: World):
+async def test_a_patch_that_was_recorded_after_a_failure_the_code_had_not_seen_is_kept(world: World):
     """The failure was on its way when the patch was decided: what came of the patch is kept, and so must it be."""
     store = FlakyStore(world.store())
     gate = asyncio.Event()
@@ -488,7 +480,7 @@ async def test_a_fork_has_the_patches_of_what_it_shares(world: World):
     assert log == ["a", "b", "a", "b", "b"]
 
 
-async def test_a_fork_of_an_old_run_takes_the_new_way_behind_what_it_shares(world: World):
+async def test_a_fork_of_an_old_run_takes_the_new_branch_after_the_shared_records(world: World):
     async def old() -> list[str]:
         return [await work("a"), await work("euros"), await work("c")]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from engine_world import (
-    FlakyStore,
+    HeldCommits,
     VirtualClock,
     World,
     describe_journal,
@@ -19,6 +19,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import define_calling, define_cleaning_up, define_waiting
 
 from holdfast import RunCancelled, RunFailed, step, wait_for_signal, workflow
 from holdfast.engine import driver as drivers
@@ -28,14 +29,14 @@ from waits import wait_until
 pytestmark = pytest.mark.asyncio
 
 
-async def until_paused(runtime: Any, handle: Any) -> None:
+async def wait_until_paused(runtime: Any, handle: Any) -> None:
     """Wait until nobody holds the paused run."""
     await wait_for_state(runtime, handle, "waiting", "pending")
     await wait_until(lambda: handle.run_id not in runtime._engine.held_runs.drivers_by_run_id)
     assert (await handle.info()).is_paused
 
 
-async def test_a_run_that_nobody_has_begun(world: World):
+async def test_a_run_that_has_not_started(world: World):
     log: list[str] = []
 
     @workflow(queue="other")
@@ -59,9 +60,7 @@ async def test_a_run_that_nobody_has_begun(world: World):
 async def test_a_run_that_was_paused_does_not_go_on_by_a_signal_that_is_seen_in_the_same_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -126,15 +125,13 @@ async def test_a_parked_run_stays_where_it_is_and_takes_what_came_when_it_is_res
 
 
 async def test_an_idle_run_in_memory_leaves_it(world: World):
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     runtime = await world.open()
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     await handle.signal("go", 1)
     await asyncio.sleep(0.02)
     assert await read_journal(runtime, handle) == []
@@ -165,7 +162,7 @@ async def test_a_step_in_flight_ends_and_is_recorded_and_nothing_new_begins(worl
     assert await get_state(runtime, handle) == "running"
     assert (await handle.info()).is_paused
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert log == ["a"]
     assert await describe_journal(runtime, handle) == ["step work"]
     await handle.resume()
@@ -198,7 +195,7 @@ async def test_of_several_steps_in_flight_all_are_recorded(world: World):
         assert await get_state(runtime, handle) == "running"
         gates[n].set()
         await asyncio.sleep(0.005)
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert [record.position for record in await read_journal(runtime, handle)] == [2, 0, 1]
     await handle.resume()
     assert await handle.result() == [0, 1, 2, 3]
@@ -225,7 +222,7 @@ async def test_a_signal_that_is_there_when_the_step_in_flight_ends_waits_too(wor
     await handle.pause()
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert await describe_journal(runtime, handle) == ["step work"]
     await handle.resume()
     assert await handle.result() == 5
@@ -241,7 +238,7 @@ async def test_a_timer_that_is_due_meanwhile_fires_when_the_run_is_resumed(world
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     clock.advance(500)
     await asyncio.sleep(0.05)
     assert await read_journal(runtime, handle) == []
@@ -259,7 +256,7 @@ async def test_a_timer_that_is_not_due_yet_is_waited_for_after_the_pause(world: 
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     await handle.resume()
     await wait_until(lambda: runtime._engine._idle_runs)
     assert await read_journal(runtime, handle) == []
@@ -302,7 +299,7 @@ async def test_a_deadline_that_passes_meanwhile_strikes_when_the_run_is_resumed(
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     clock.advance(500)
     await asyncio.sleep(0.05)
     assert await get_state(runtime, handle) == "waiting"
@@ -311,20 +308,16 @@ async def test_a_deadline_that_passes_meanwhile_strikes_when_the_run_is_resumed(
         await handle.result()
 
 
-async def test_the_end_of_a_child_waits_and_the_child_goes_on(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+async def test_the_end_of_a_child_waits_and_the_child_continues(world: World):
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> Any:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     await child.get_handle(runtime.store_provider, "p:child-1").signal("go", 7)
     assert await child.get_handle(runtime.store_provider, "p:child-1").result() == 7
     await wait_until_quiet(runtime)
@@ -334,20 +327,16 @@ async def test_the_end_of_a_child_waits_and_the_child_goes_on(world: World):
 
 
 async def test_a_paused_child_keeps_its_parent_waiting(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> Any:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
     kid = child.get_handle(runtime.store_provider, "p:child-1")
     await kid.pause()
-    await until_paused(runtime, kid)
+    await wait_until_paused(runtime, kid)
     await kid.signal("go", 1)
     await asyncio.sleep(0.02)
     assert not (await read_run(runtime, handle)).state.is_terminal
@@ -378,7 +367,7 @@ async def test_no_child_is_begun_while_the_run_is_being_paused(world: World):
     await handle.pause()
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id["p"]._is_pausing)
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert await runtime._engine.store.get_run("p:child-2") is None
     await handle.resume()
     assert await handle.result() == "child"
@@ -406,39 +395,29 @@ async def test_a_resume_before_the_pause_was_carried_out(world: World):
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     await handle.signal("go", 1)
     await handle.resume()
-    await settled_look(runtime)
+    await wait_for_polls(runtime)
     gate.set()
     assert await handle.result() == ["a", "b", 1]
     assert (await read_run(runtime, handle)).epoch == 1
 
 
-async def settled_look(runtime: Any) -> None:
+async def wait_for_polls(runtime: Any) -> None:
     await asyncio.sleep(0.01)
-    await wait_until(lambda: not runtime._engine._background_tasks)
+    await wait_until(lambda: not runtime._engine._poller.background_tasks)
 
 
 async def test_a_resume_while_the_park_is_on_its_way(world: World):
-    parking, let_park = asyncio.Event(), asyncio.Event()
+    flow = define_waiting()
 
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
-
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, ParkRun) for op in ops):
-            parking.set()
-            await let_park.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), ParkRun)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await parking.wait()
+    await store.reached.wait()
     outside = await world.open_store()
     await outside.commit([ResumeRun(handle.run_id, outside.now())])
-    let_park.set()
+    store.release.set()
     await handle.signal("go", 3)
     assert await handle.result() == 3
     assert (await read_run(runtime, handle)).epoch == 1
@@ -465,7 +444,7 @@ async def test_a_resume_and_another_pause_while_a_step_is_in_flight(world: World
     assert [await handle.pause(), await handle.resume(), await handle.pause()] == [True, True, True]
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert log == ["a"]
     await handle.resume()
     assert await handle.result() == ["a", "b"]
@@ -481,9 +460,7 @@ async def test_a_pause_survives_the_death_of_the_worker(world: World):
             await asyncio.sleep(60)
         return "worked"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -509,9 +486,7 @@ async def test_a_pause_survives_a_hand_over(world: World):
             await asyncio.sleep(60)
         return "worked"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -528,23 +503,13 @@ async def test_a_pause_survives_a_hand_over(world: World):
 
 async def test_cancelling_a_paused_run(world: World):
     log: list[str] = []
-
-    @step
-    async def clean_up() -> None:
-        log.append("cleaned up")
-
-    @workflow
-    async def flow() -> None:
-        try:
-            await wait_for_signal("never")
-        finally:
-            await clean_up()
+    flow = define_cleaning_up(log)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     await handle.pause()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -603,7 +568,7 @@ async def test_a_clean_up_after_a_cancel_can_be_paused(world: World):
     assert await handle.pause()
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert log == ["clean up 1"]
     await handle.resume()
     with pytest.raises(RunCancelled):
@@ -635,7 +600,7 @@ async def test_undoing_can_be_paused(world: World):
     await handle.pause()
     await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
-    await until_paused(runtime, handle)
+    await wait_until_paused(runtime, handle)
     assert log == ["undo b"]
     await handle.resume()
     await wait_until_ended(runtime, handle)
@@ -651,9 +616,7 @@ async def test_a_run_that_ends_while_it_is_being_paused_completes(world: World):
         await gate.wait()
         return "worked"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -666,7 +629,7 @@ async def test_a_run_that_ends_while_it_is_being_paused_completes(world: World):
     assert (run.state, run.paused_at) == ("completed", None)
 
 
-async def test_a_pause_that_comes_while_the_run_is_replayed_is_heeded(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_a_pause_during_replay_takes_effect(world: World, monkeypatch: pytest.MonkeyPatch):
     log: list[str] = []
 
     @step
@@ -689,9 +652,9 @@ async def test_a_pause_that_comes_while_the_run_is_replayed_is_heeded(world: Wor
     await wait_until(lambda: handle.run_id in second._engine.held_runs.drivers_by_run_id)
     again = flow.get_handle(second.store_provider, handle.run_id)
     await again.pause()
-    await settled_look(second)
+    await wait_for_polls(second)
     monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 500)
-    await until_paused(second, again)
+    await wait_until_paused(second, again)
     assert len(log) == 4
     await again.resume()
     assert await again.result() == 10
@@ -699,29 +662,19 @@ async def test_a_pause_that_comes_while_the_run_is_replayed_is_heeded(world: Wor
 
 
 async def test_a_pause_while_the_run_is_being_parked(world: World, clock: VirtualClock):
-    parking, let_park = asyncio.Event(), asyncio.Event()
+    flow = define_waiting()
 
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
-
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, ParkRun) for op in ops):
-            parking.set()
-            await let_park.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), ParkRun)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     clock.advance(1.1)
     runtime._engine._idle_runs.sweep()
-    await parking.wait()
+    await store.reached.wait()
     outside = await world.open_store()
     await outside.commit([PauseRun(handle.run_id, outside.now())])
-    let_park.set()
-    await until_paused(runtime, handle)
+    store.release.set()
+    await wait_until_paused(runtime, handle)
     await handle.signal("go", 1)
     await asyncio.sleep(0.02)
     assert await get_state(runtime, handle) == "waiting"

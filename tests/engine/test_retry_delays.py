@@ -20,6 +20,7 @@ from engine_world import (
     wait_for_state,
     wait_until_parked,
 )
+from shared_flows import define_calling
 
 from holdfast import (
     Effect,
@@ -67,7 +68,7 @@ class Outage:
         return "answered"
 
 
-async def waits_in_memory(runtime: Runtime, handle: Handle[object]) -> None:
+async def wait_until_waiting_in_memory(runtime: Runtime, handle: Handle[object]) -> None:
     """Wait until the run is idle because a step of it waits for its next attempt, and that is noted."""
     driver = await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id.get(handle.run_id))
     await wait_until(lambda: driver in runtime._engine._idle_runs)
@@ -80,9 +81,7 @@ async def test_the_run_leaves_memory_and_comes_back_for_the_attempt(world: World
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -118,16 +117,14 @@ async def test_the_wait_and_the_count_survive_the_worker(world: World, clock: Ma
     def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     first = await world.open()
     handle = await first.start(flow)
-    await waits_in_memory(first, handle)
+    await wait_until_waiting_in_memory(first, handle)
     await world.crash(first)
     second = await world.open()
-    await waits_in_memory(second, handle)
+    await wait_until_waiting_in_memory(second, handle)
     clock.advance(599)
     await asyncio.sleep(0.05)
     assert outage.attempts == [1]
@@ -236,13 +233,11 @@ async def test_a_short_wait_stays_in_memory(world: World, clock: ManualClock):
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await waits_in_memory(runtime, handle)
+    await wait_until_waiting_in_memory(runtime, handle)
     runtime._engine._idle_runs.sweep(min_count=1)
     assert await get_state(runtime, handle) == "running"
     outage.is_over = True
@@ -262,13 +257,11 @@ async def test_a_pause_ends_the_wait_at_once_and_a_resume_takes_it_up(world: Wor
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await waits_in_memory(runtime, handle)
+    await wait_until_waiting_in_memory(runtime, handle)
     if where == "parked":
         await wait_until_parked(runtime, clock, handle)
     await handle.pause()
@@ -283,21 +276,19 @@ async def test_a_pause_ends_the_wait_at_once_and_a_resume_takes_it_up(world: Wor
     assert outage.attempts == [1, 2]
 
 
-async def test_a_run_that_is_resumed_before_it_has_left_goes_on_waiting(world: World, clock: ManualClock):
+async def test_a_run_that_is_resumed_before_it_has_left_continues_to_wait(world: World, clock: ManualClock):
     outage = Outage(clock)
 
     @step(retries=1, backoff=600, max_backoff=600)
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await waits_in_memory(runtime, handle)
+    await wait_until_waiting_in_memory(runtime, handle)
 
     async def resume_first(ops: object) -> None:
         if any(isinstance(op, ParkRun) for op in ops):  # type: ignore[attr-defined]
@@ -309,7 +300,7 @@ async def test_a_run_that_is_resumed_before_it_has_left_goes_on_waiting(world: W
 
     store.before_commit = resume_first
     await handle.pause()
-    await waits_in_memory(runtime, handle)
+    await wait_until_waiting_in_memory(runtime, handle)
     outage.is_over = True
     clock.advance(599)
     await asyncio.sleep(0.05)
@@ -327,13 +318,11 @@ async def test_a_cancel_ends_the_run_without_another_attempt(world: World, clock
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await waits_in_memory(runtime, handle)
+    await wait_until_waiting_in_memory(runtime, handle)
     if where == "parked":
         await wait_until_parked(runtime, clock, handle)
     await handle.cancel()
@@ -393,18 +382,16 @@ async def test_a_worker_that_stops_does_not_wait_for_the_attempt(world: World, c
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     first = await world.open()
     handle = await first.start(flow)
-    await waits_in_memory(first, handle)
+    await wait_until_waiting_in_memory(first, handle)
     async with asyncio.timeout(5):
         await first.close(grace=600)
     world._open.remove(first)
     second = await world.open()
-    await waits_in_memory(second, handle)
+    await wait_until_waiting_in_memory(second, handle)
     outage.is_over = True
     clock.advance(600)
     assert await flow.get_handle(second.store_provider, handle.run_id).result() == "answered"
@@ -419,9 +406,7 @@ async def test_a_step_that_fails_while_its_worker_stops_is_left_to_another(world
         await gate.wait()
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -435,7 +420,7 @@ async def test_a_step_that_fails_while_its_worker_stops_is_left_to_another(world
             await asyncio.sleep(0.002)
     world._open.remove(first)
     second = await world.open()
-    await waits_in_memory(second, handle)
+    await wait_until_waiting_in_memory(second, handle)
     outage.is_over = True
     clock.advance(600)
     assert await flow.get_handle(second.store_provider, handle.run_id).result() == "answered"
@@ -452,15 +437,13 @@ async def test_a_policy_may_give_up_after_a_time_that_outlives_the_worker(world:
     async def call() -> str:
         return outage.ask()
 
-    @workflow
-    async def flow() -> str:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
     for made in (1, 2):
         await wait_until(lambda made=made: len(outage.attempts) == made)
-        await waits_in_memory(runtime, handle)
+        await wait_until_waiting_in_memory(runtime, handle)
         await world.crash(runtime)
         clock.advance(1000)
         runtime = await world.open()
@@ -498,9 +481,7 @@ async def test_a_once_step_that_did_not_happen_waits_like_any_other(world: World
 
     pay_once = once(pay)
 
-    @workflow
-    async def flow() -> str:
-        return await pay_once()
+    flow = define_calling(pay_once)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -522,13 +503,11 @@ async def test_a_worker_that_dies_while_a_once_step_waits_leaves_no_doubt(world:
 
     pay_once = once(pay)
 
-    @workflow
-    async def flow() -> str:
-        return await pay_once()
+    flow = define_calling(pay_once)
 
     first = await world.open()
     handle = await first.start(flow)
-    await waits_in_memory(first, handle)
+    await wait_until_waiting_in_memory(first, handle)
     await world.crash(first)
     outage.is_over = True
     clock.advance(600)
@@ -551,9 +530,7 @@ async def test_a_worker_that_dies_in_the_second_attempt_of_a_once_step_leaves_it
 
     pay_once = once(pay)
 
-    @workflow
-    async def flow() -> str:
-        return await pay_once()
+    flow = define_calling(pay_once)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -577,14 +554,12 @@ async def test_a_once_step_is_not_begun_again_when_the_run_is_paused_just_then(w
 
     pay_once = once(pay)
 
-    @workflow
-    async def flow() -> str:
-        return await pay_once()
+    flow = define_calling(pay_once)
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await waits_in_memory(runtime, handle)
+    await wait_until_waiting_in_memory(runtime, handle)
 
     async def pause_first(ops: Any) -> None:
         if any(isinstance(op, SaveAttempt) and op.attempt.intent for op in ops):

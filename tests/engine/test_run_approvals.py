@@ -20,6 +20,7 @@ from engine_world import (
     wait_until_parked,
     wait_until_quiet,
 )
+from shared_flows import wait_for_approval
 
 from holdfast import (
     ApprovalClosed,
@@ -40,16 +41,6 @@ from holdfast.stores.operations import AppendRecord, Op, OpStatus, ParkRun, Reop
 from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
-
-
-async def open_question(handle: Any, number: int = 0) -> Any:
-    """The question that is open, once it is asked."""
-
-    async def asked() -> Any:
-        found = await handle.approvals()
-        return found[number] if len(found) > number else None
-
-    return await wait_until(asked)
 
 
 async def test_a_run_that_asks_is_parked_and_woken_by_the_answer(world: World, clock: VirtualClock):
@@ -80,7 +71,7 @@ async def test_asking_costs_a_write_and_a_record_and_the_answer_one(in_memory: W
     store = FlakyStore(in_memory.store())
     runtime = await in_memory.open(store=store)
     handle = await runtime.start(flow)
-    asked = await open_question(handle)
+    asked = await wait_for_approval(handle)
     await wait_until_quiet(runtime)
     await handle.approve(asked.id)
     await handle.result()
@@ -90,9 +81,7 @@ async def test_asking_costs_a_write_and_a_record_and_the_answer_one(in_memory: W
     assert "WithdrawApproval" not in kinds
 
 
-async def test_whoever_takes_the_run_over_asks_the_same_question_and_people_are_told_once(
-    world: World, clock: VirtualClock
-):
+async def test_the_next_worker_asks_the_same_question_and_people_are_notified_once(world: World, clock: VirtualClock):
     notices: list[str] = []
 
     def tell(notice: ApprovalNotification) -> None:
@@ -104,7 +93,7 @@ async def test_whoever_takes_the_run_over_asks_the_same_question_and_people_are_
 
     first = await world.open()
     handle = await first.start(flow)
-    asked = await open_question(handle)
+    asked = await wait_for_approval(handle)
     await wait_until(lambda: notices)
 
     async def is_recorded() -> bool:
@@ -124,14 +113,14 @@ async def test_whoever_takes_the_run_over_asks_the_same_question_and_people_are_
     assert notices == [asked.id]
 
 
-async def test_an_answer_while_nobody_runs_is_there_for_the_next(world: World, clock: VirtualClock):
+async def test_an_answer_while_no_worker_runs_is_there_for_the_next(world: World, clock: VirtualClock):
     @workflow
     async def flow() -> str:
         return await ask("Where?", choices=["a", "b"])
 
     first = await world.open()
     handle = await first.start(flow)
-    asked = await open_question(handle)
+    asked = await wait_for_approval(handle)
     await world.crash(first)
     store = await world.open_store()
     payload = Answer(True, "b", answered_by="ann", answered_at=clock.now()).encode()
@@ -273,7 +262,7 @@ async def test_a_park_is_refused_while_an_answer_is_there(world: World, clock: V
 
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    asked = await open_question(handle)
+    asked = await wait_for_approval(handle)
     answered: list[Any] = []
 
     async def answer_just_before(ops: Sequence[Op]) -> None:
@@ -307,7 +296,7 @@ async def test_a_store_that_fails_for_a_while_loses_neither_question_nor_answer(
     store.fail_before = fails
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    asked = await open_question(handle)
+    asked = await wait_for_approval(handle)
     await handle.approve(asked.id)
     assert await handle.result() is True
     assert not failures
@@ -317,7 +306,7 @@ async def test_a_store_that_fails_for_a_while_loses_neither_question_nor_answer(
 # With the rest of the engine
 
 
-async def test_cancelling_withdraws_the_question_and_what_comes_after_is_told(world: World, clock: VirtualClock):
+async def test_cancelling_withdraws_the_question_and_later_answers_are_refused(world: World, clock: VirtualClock):
     @workflow
     async def flow() -> str:
         task = asyncio.ensure_future(ask("Go?"))
@@ -327,7 +316,7 @@ async def test_cancelling_withdraws_the_question_and_what_comes_after_is_told(wo
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    asked = await open_question(handle)
+    asked = await wait_for_approval(handle)
     await handle.signal("never mind")
 
     async def is_withdrawn() -> bool:
@@ -347,7 +336,7 @@ async def test_a_paused_run_takes_its_answer_when_it_is_resumed(world: World, cl
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    asked = await open_question(handle)
+    asked = await wait_for_approval(handle)
     await wait_until_parked(runtime, clock, handle)
     await handle.pause()
     assert await handle.approve(asked.id)
@@ -372,7 +361,7 @@ async def test_a_retry_after_a_no_asks_again_and_keeps_what_came_before(world: W
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    asked = await open_question(handle)
+    asked = await wait_for_approval(handle)
     await handle.deny(asked.id, reason="not yet")
     with pytest.raises(RunFailed) as failed:
         await handle.result()
@@ -381,7 +370,7 @@ async def test_a_retry_after_a_no_asks_again_and_keeps_what_came_before(world: W
     store = await world.open_store()
     assert await store.commit([ReopenRun(handle.run_id, world.clock.now())]) == [OpStatus.DONE]
     runtime._engine.wake()
-    again = await open_question(handle)
+    again = await wait_for_approval(handle)
     assert again.expires_at.timestamp() == world.clock.now() + 60
     await handle.approve(again.id, "a")
     assert (await wait_until_ended(runtime, handle)).state == "completed"
@@ -404,7 +393,7 @@ async def test_workflow_code_can_ask_in_a_child_but_not_answer_for_it(world: Wor
     runtime = await world.open()
     handle = await runtime.start(flow)
     asker = child.get_handle(runtime.store_provider, "asker")
-    asked = await open_question(asker)
+    asked = await wait_for_approval(asker)
     await asker.approve(asked.id)
     refused, answer = await handle.result()
     assert "cannot read other runs, nor answer their approvals" in refused
@@ -428,7 +417,7 @@ async def test_a_question_with_a_large_form_and_a_large_answer_survives(world: W
     assert len(closed.answer.value) == 300_000
 
 
-async def test_a_question_is_withdrawn_when_its_run_fails_beside_it(world: World):
+async def test_a_question_is_withdrawn_when_its_run_fails_meanwhile(world: World):
     @workflow
     async def flow() -> None:
         async with asyncio.TaskGroup() as group:
@@ -438,14 +427,14 @@ async def test_a_question_is_withdrawn_when_its_run_fails_beside_it(world: World
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    asked = await open_question(handle)
+    asked = await wait_for_approval(handle)
     await handle.signal("fail")
     await wait_for_state(runtime, handle, "failed")
     [closed] = await handle.approvals(all=True)
     assert (closed.id, closed.state) == (asked.id, "withdrawn")
 
 
-async def test_people_are_told_of_a_question_when_it_is_in_the_store(world: World):
+async def test_people_are_notified_of_a_question_when_it_is_in_the_store(world: World):
     """Whoever answers at once, from within the notice, is heard."""
     store = FlakyStore(world.store())
     slow = asyncio.Event()

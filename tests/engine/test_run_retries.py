@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from engine_world import (
-    FlakyStore,
+    HeldCommits,
     VirtualClock,
     World,
     describe_journal,
@@ -17,6 +17,7 @@ from engine_world import (
     wait_until_ended,
     wait_until_quiet,
 )
+from shared_flows import define_calling, define_waiting
 
 from holdfast import (
     RetryRefused,
@@ -64,7 +65,7 @@ class Bench:
         self.work, self.pay = work, pay
 
 
-async def mend(runtime: Any, handle: Any, bench: Bench, *, run_again: bool = False) -> None:
+async def fix_and_retry(runtime: Any, handle: Any, bench: Bench, *, run_again: bool = False) -> None:
     """Wait until the run has ended, heal the world, and retry."""
     await wait_until_ended(runtime, handle)
     bench.broken.clear()
@@ -86,7 +87,7 @@ async def test_the_failed_step_runs_again_and_what_was_done_before_does_not(worl
     handle = await runtime.start(flow)
     with pytest.raises(RunFailed, match="c is down"):
         await handle.result()
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == ["A", "B", "C", "D"]
     assert bench.log == ["c", "d"]
     run = await read_run(runtime, handle)
@@ -106,7 +107,7 @@ async def test_a_run_can_be_retried_as_often_as_it_fails(world: World):
         await wait_until_ended(runtime, handle)
         await retry_run(runtime.store_provider, handle.run_id)
         await wait_until_ended(runtime, handle)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == ["A", "B"]
     assert bench.log == ["b"]
 
@@ -135,13 +136,13 @@ async def test_outcomes_of_siblings_that_came_later_are_kept(world: World):
 
     await wait_until(failure_is_recorded)
     gate.set()
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == ["SLOW", "BAD"]
     assert bench.log == ["bad"]  # the slow one is paid for once
     assert [record.seq for record in await read_journal(runtime, handle)] == [1, 2]
 
 
-async def test_what_a_sibling_asked_for_after_the_failure_is_asked_for_again(world: World):
+async def test_commands_that_a_sibling_issued_after_the_failure_are_issued_again(world: World):
     bench = Bench("bad")
     gate = asyncio.Event()
 
@@ -170,7 +171,7 @@ async def test_what_a_sibling_asked_for_after_the_failure_is_asked_for_again(wor
 
     await wait_until(failure_is_recorded)
     gate.set()
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == ["BAD", ["SLOW", "AFTER"]]
     assert sorted(bench.log) == ["after", "bad"]
 
@@ -195,7 +196,7 @@ async def test_what_handlers_did_because_of_the_failure_is_taken_back(world: Wor
     handle = await runtime.start(flow)
     await wait_until(lambda: "handler" in bench.log and runtime._engine._idle_runs)
     clock.advance(5)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == ["FIRST", "BAD", "FINALLY", "LAST"]
     assert bench.log == ["bad", "finally", "last"]
     assert [record.position for record in await read_journal(runtime, handle)] == [0, 1, 2, 3]
@@ -218,7 +219,7 @@ async def test_a_signal_consumed_in_a_handler_goes_back_to_the_mailbox(world: Wo
     handle = await runtime.start(flow)
     for word in ("one", "two"):
         await handle.signal("word", word)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     await handle.signal("word", "three")
     assert await handle.result() == ["one", "two", "three"]
 
@@ -250,7 +251,7 @@ async def test_of_two_failures_in_a_group_both_are_taken_back(world: World):
     failures = sum(not record.ok for record in await read_journal(runtime, handle))
     assert run.rewind is not None
     assert run.rewind.command_count == 3
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     together.set()
     assert await handle.result() == ["GOOD", "X", "Y"]
     assert "good" not in bench.log
@@ -280,7 +281,7 @@ async def test_an_error_that_was_raised_because_of_the_failure_leads_to_it(world
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == "ON"
     assert bench.log == ["bad", "on"]
 
@@ -298,7 +299,7 @@ async def test_a_failure_that_was_caught_and_dealt_with_is_not_taken_back(world:
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == ["BETWEEN", "SECOND"]
     assert bench.log == ["second"]
 
@@ -315,7 +316,7 @@ async def test_a_fallback_that_fails_too_is_tried_again_alone(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == "FALLBACK"
     assert bench.log == ["fallback"]
 
@@ -337,7 +338,7 @@ async def test_the_workflows_own_bug_takes_nothing_back(world: World):
     run = await wait_until_ended(runtime, handle)
     assert run.rewind is None
     fixed = True
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == "A"
     assert bench.log == []
 
@@ -360,7 +361,7 @@ async def test_a_bug_of_the_code_that_map_calls_fails_the_run(world: World):
     with pytest.raises(RunFailed, match="KeyError"):
         await handle.result()
     fixed = True
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == ["A", "B", "C"]
 
 
@@ -409,7 +410,7 @@ async def test_drift_takes_nothing_back(world: World):
     run = await wait_until_ended(second, handle)
     assert b"NonDeterminismError" in (run.error or b"")
     other = "a"
-    await mend(second, handle, bench)
+    await fix_and_retry(second, handle, bench)
     await flow.get_handle(second.store_provider, handle.run_id).signal("go", "!")
     assert await flow.get_handle(second.store_provider, handle.run_id).result() == "A!"
     assert bench.log == []
@@ -433,7 +434,7 @@ async def test_a_worker_that_dies_after_the_retry_changes_nothing(world: World):
     first = await world.open()
     handle = await first.start(flow)
     hang = True
-    await mend(first, handle, bench)
+    await fix_and_retry(first, handle, bench)
     await wait_until(lambda: "last" in bench.log)
     await world.crash(first)
     hang = False
@@ -460,7 +461,7 @@ async def test_draws_and_keys_before_the_failure_stay_as_they_were(world: World)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     result = await handle.result()
     assert keys[1] == keys[2]  # the same step, tried again: the outside world may know its key
     assert len({keys[0], keys[1]}) == 2
@@ -500,7 +501,7 @@ async def test_an_attempt_of_a_step_that_was_taken_back_is_no_attempt_of_another
     await wait_until(lambda: numbers)
     await asyncio.sleep(0.13)  # the heartbeat is written
     runtime._engine.clock.advance(101)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == "OTHER"
     assert numbers == [("clean up", 1, None), ("other", 1, None)]
 
@@ -537,7 +538,7 @@ async def test_another_call_of_the_same_step_inherits_no_attempts_and_no_progres
     handle = await runtime.start(flow)
     await wait_until(lambda: len(numbers) == 2)
     runtime._engine.clock.advance(101)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == "goods"
     assert numbers == [("apology", 1, None), ("apology", 2, "half way"), ("goods", 1, None)]
 
@@ -559,7 +560,7 @@ async def test_a_passed_deadline_is_lifted(world: World, clock: VirtualClock):
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs and bench.log)
     clock.advance(101)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert (await read_run(runtime, handle)).deadline is None
     await handle.signal("go", "on")
     assert await handle.result() == ["A", "on"]
@@ -576,14 +577,14 @@ async def test_a_deadline_that_has_not_passed_still_counts(world: World, clock: 
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     await wait_until(lambda: runtime._engine._idle_runs)
     clock.advance(101)
     with pytest.raises(RunFailed, match="RunTimedOut"):
         await handle.result()
 
 
-async def test_a_cancelled_run_goes_on_as_if_nobody_had_cancelled_it(world: World):
+async def test_a_cancelled_run_continues_as_if_it_had_not_been_cancelled(world: World):
     bench = Bench()
 
     @workflow
@@ -600,7 +601,7 @@ async def test_a_cancelled_run_goes_on_as_if_nobody_had_cancelled_it(world: Worl
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     await handle.signal("go", "on")
     assert await handle.result() == ["A", "on", "B"]
     assert bench.log == ["b"]
@@ -608,9 +609,7 @@ async def test_a_cancelled_run_goes_on_as_if_nobody_had_cancelled_it(world: Worl
 
 
 async def test_a_cancelled_run_that_was_retried_can_be_cancelled_again(world: World):
-    @workflow
-    async def flow() -> None:
-        await wait_for_signal("never")
+    flow = define_waiting(signal="never")
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -633,7 +632,7 @@ async def test_a_run_that_was_cancelled_before_anybody_began_it_begins(world: Wo
     assert await handle.result() == "ran"
 
 
-async def test_a_clean_up_that_failed_goes_on_and_the_run_is_cancelled_after_all(world: World):
+async def test_a_failed_cleanup_continues_and_the_run_is_cancelled_after_all(world: World):
     bench = Bench("clean up")
 
     @workflow
@@ -649,7 +648,7 @@ async def test_a_clean_up_that_failed_goes_on_and_the_run_is_cancelled_after_all
     await handle.cancel()
     with pytest.raises(RunFailed, match="clean up is down"):
         await handle.result()
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     with pytest.raises(RunCancelled):
         await handle.result()
     assert bench.log == ["clean up"]
@@ -681,7 +680,7 @@ async def test_a_dead_run_gets_another_three_deliveries(world: World):
     with pytest.raises(RunDead):
         await again.result()
     hang = False
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await again.result() == ["A", "survived"]
     assert bench.log == ["deadly"]
 
@@ -689,7 +688,7 @@ async def test_a_dead_run_gets_another_three_deliveries(world: World):
 # Once
 
 
-async def test_a_failed_once_step_is_run_again_only_when_told_so(world: World):
+async def test_a_failed_once_step_is_run_again_only_with_run_again(world: World):
     bench = Bench("bill")
 
     @workflow
@@ -702,12 +701,12 @@ async def test_a_failed_once_step_is_run_again_only_when_told_so(world: World):
     with pytest.raises(RetryRefused, match="`once`"):
         await retry_run(runtime.store_provider, handle.run_id)
     assert await read_run(runtime, handle) == before
-    await mend(runtime, handle, bench, run_again=True)
+    await fix_and_retry(runtime, handle, bench, run_again=True)
     assert await handle.result() == "paid bill"
     assert bench.log == ["pay bill"]
 
 
-async def test_a_once_step_of_unknown_outcome_is_run_again_only_when_told_so(world: World):
+async def test_a_once_step_with_an_unknown_outcome_is_run_again_only_with_run_again(world: World):
     calls: list[str] = []
 
     @step(effect="once")
@@ -717,9 +716,7 @@ async def test_a_once_step_of_unknown_outcome_is_run_again_only_when_told_so(wor
             await asyncio.sleep(60)
         return "paid"
 
-    @workflow
-    async def flow() -> str:
-        return await pay()
+    flow = define_calling(pay)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -737,7 +734,7 @@ async def test_a_once_step_of_unknown_outcome_is_run_again_only_when_told_so(wor
     assert calls == ["pay", "pay"]
 
 
-async def test_a_once_step_in_what_would_be_taken_back_is_told(world: World):
+async def test_a_once_step_that_would_be_rewound_is_reported(world: World):
     bench = Bench("bad")
 
     @workflow
@@ -752,7 +749,7 @@ async def test_a_once_step_in_what_would_be_taken_back_is_told(world: World):
     await wait_until_ended(runtime, handle)
     with pytest.raises(RetryRefused, match="`once`"):
         await retry_run(runtime.store_provider, handle.run_id)
-    await mend(runtime, handle, bench, run_again=True)
+    await fix_and_retry(runtime, handle, bench, run_again=True)
     await handle.result()
     assert bench.log == ["bad", "pay the fine"]
 
@@ -766,14 +763,13 @@ async def test_a_once_step_that_stays_is_no_obstacle(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == ["paid bill", "BAD"]
     assert bench.log == ["bad"]
 
 
 async def test_a_once_step_that_was_cancelled_when_its_outcome_was_on_its_way_counts(world: World):
     bench = Bench("bad")
-    committing, let_commit = asyncio.Event(), asyncio.Event()
 
     @workflow
     async def flow() -> str:
@@ -784,19 +780,13 @@ async def test_a_once_step_that_was_cancelled_when_its_outcome_was_on_its_way_co
                 await bench.pay("fine")
             raise
 
-    async def before(ops: Any) -> None:
-        if any(isinstance(op, AppendRecord) and op.record.name == "pay" for op in ops):
-            committing.set()
-            await let_commit.wait()
-
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = HeldCommits(world.store(), lambda op: isinstance(op, AppendRecord) and op.record.name == "pay")
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await committing.wait()
+    await store.reached.wait()
     runtime._engine.clock.advance(60)  # the time-out is recorded right behind the outcome
     await asyncio.sleep(0.01)
-    let_commit.set()
+    store.release.set()
     await wait_until_ended(runtime, handle)
     with pytest.raises(RetryRefused, match="`once`"):
         await retry_run(runtime.store_provider, handle.run_id)
@@ -818,7 +808,7 @@ async def test_a_child_that_failed_is_retried_with_its_parent(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == ["FIRST", ["GOOD", "BAD"], "LAST"]
     assert bench.log == ["bad", "last"]
 
@@ -840,7 +830,7 @@ async def test_grandchildren_too_and_only_those_that_failed(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(root.options(id="r"))
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == [[f"LEAF {n}", f"BRANCH {n}"] for n in (1, 2, 3)]
     assert bench.log == ["leaf 2", "branch 2", "leaf 3", "branch 3"]
 
@@ -859,11 +849,11 @@ async def test_a_started_child_that_is_waited_for_is_retried_as_well(world: Worl
 
     runtime = await world.open()
     handle = await runtime.start(parent)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == "BAD"
 
 
-async def test_a_run_that_was_joined_is_not_retried_but_asked_again(world: World):
+async def test_a_run_that_was_joined_is_not_retried_but_awaited_again(world: World):
     bench = Bench("bad")
 
     @workflow
@@ -882,20 +872,16 @@ async def test_a_run_that_was_joined_is_not_retried_but_asked_again(world: World
     await retry_run(runtime.store_provider, handle.run_id)
     await wait_until_ended(runtime, handle)
     assert await get_state(runtime, handle) == await get_state(runtime, shared) == "failed"
-    await mend(runtime, shared, bench)
+    await fix_and_retry(runtime, shared, bench)
     assert await shared.result() == "BAD"
     await retry_run(runtime.store_provider, handle.run_id)
     assert await handle.result() == "BAD"
 
 
-async def test_a_child_that_was_cancelled_goes_on_with_its_parent(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+async def test_a_child_that_was_cancelled_continues_with_its_parent(world: World):
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> Any:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
@@ -915,9 +901,7 @@ async def test_a_child_that_cannot_be_retried_keeps_its_parent_from_it(world: Wo
     async def child() -> str:
         return await bench.pay("bill")
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
@@ -925,7 +909,7 @@ async def test_a_child_that_cannot_be_retried_keeps_its_parent_from_it(world: Wo
     with pytest.raises(RetryRefused, match="once"):
         await retry_run(runtime.store_provider, handle.run_id)
     assert [await get_state(runtime, "p"), await get_state(runtime, "p:child-1")] == ["failed", "failed"]
-    await mend(runtime, handle, bench, run_again=True)
+    await fix_and_retry(runtime, handle, bench, run_again=True)
     assert await handle.result() == "paid bill"
 
 
@@ -936,28 +920,24 @@ async def test_a_child_that_was_retried_by_itself_and_completed_is_found_so(worl
     async def child() -> str:
         return await bench.work("bad")
 
-    @workflow
-    async def parent() -> str:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await wait_until_ended(runtime, handle)
     kid = child.get_handle(runtime.store_provider, "p:child-1")
-    await mend(runtime, kid, bench)
+    await fix_and_retry(runtime, kid, bench)
     assert await kid.result() == "BAD"
     await retry_run(runtime.store_provider, handle.run_id)
     assert await handle.result() == "BAD"
     assert bench.log == ["bad"]
 
 
-async def test_a_child_that_was_cancelled_because_its_sibling_failed_goes_on(world: World):
+async def test_a_child_that_was_cancelled_because_its_sibling_failed_continues(world: World):
     """Nothing about it is recorded in the parent, so there is no record that a retry could take back."""
     bench = Bench("bad")
 
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
     @workflow
     async def parent() -> list[Any]:
@@ -971,7 +951,7 @@ async def test_a_child_that_was_cancelled_because_its_sibling_failed_goes_on(wor
     await wait_until_ended(runtime, handle)
     kid = child.get_handle(runtime.store_provider, "p:child-1")
     assert (await wait_until_ended(runtime, kid)).state == "cancelled"
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     await wait_until_quiet(runtime)
     await kid.signal("go", "on")
     assert await handle.result() == ["on", "BAD"]
@@ -1003,21 +983,17 @@ async def test_a_child_that_was_given_up_before_the_failure_stays_cancelled(worl
     await wait_until(lambda: bench.log == ["begun"] and len(runtime._engine._idle_runs) == 2)
     runtime._engine.clock.advance(11)
     assert (await wait_until_ended(runtime, "p:child-1")).state == "cancelled"
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == "BAD"
     await wait_until_quiet(runtime)
     assert (await wait_until_ended(runtime, "p:child-1")).state == "cancelled"
     assert bench.log == ["bad"]
 
 
-async def test_a_child_that_was_cancelled_with_its_parent_goes_on_with_it(world: World):
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+async def test_a_child_that_was_cancelled_with_its_parent_continues_with_it(world: World):
+    child = define_waiting("child")
 
-    @workflow
-    async def parent() -> Any:
-        return await child()
+    parent = define_calling(child, "parent")
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
@@ -1047,13 +1023,9 @@ async def test_the_end_of_a_child_that_was_cancelled_is_not_taken_for_that_of_an
     async def until_the_child_has_ended() -> None:
         await ended.wait()
 
-    @workflow
-    async def child() -> Any:
-        return await wait_for_signal("go")
+    child = define_waiting("child")
 
-    @workflow
-    async def other() -> Any:
-        return await wait_for_signal("go")
+    other = define_waiting("other")
 
     @workflow
     async def parent() -> Any:
@@ -1080,7 +1052,7 @@ async def test_the_end_of_a_child_that_was_cancelled_is_not_taken_for_that_of_an
     runtime._engine.clock.advance(11)
     assert (await wait_until_ended(runtime, "p:child-2")).state == "cancelled"
     ended.set()
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     if instead == "a step":
         assert await handle.result() == "GOOD"
     elif instead == "a started child":
@@ -1111,7 +1083,7 @@ async def test_a_child_that_takes_the_place_of_one_that_was_taken_back_has_its_o
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     assert await handle.result() == "IT WORKED"
 
 
@@ -1134,7 +1106,7 @@ async def test_a_step_that_takes_the_place_of_one_that_was_taken_back_has_anothe
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await mend(runtime, handle, bench)
+    await fix_and_retry(runtime, handle, bench)
     await handle.result()
     assert keys[0] != keys[1]  # who is told twice under one key takes the second for a repetition
 
@@ -1143,9 +1115,7 @@ async def test_a_step_that_takes_the_place_of_one_that_was_taken_back_has_anothe
 
 
 async def test_runs_that_have_nothing_to_retry(world: World):
-    @workflow
-    async def flow() -> Any:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     runtime = await world.open()
     handle = await runtime.start(flow)

@@ -327,8 +327,7 @@ async def test_a_step_cancelled_in_flight_whose_outcome_was_recorded_all_the_sam
             committing.set()
             await let_commit.wait()
 
-    store = FlakyStore(world.store())
-    store.before_commit = before
+    store = FlakyStore(world.store(), before_commit=before)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await committing.wait()
@@ -469,8 +468,7 @@ async def test_many_cancels_at_any_moment_undo_in_the_reverse_order_of_the_recor
     async def slow(_: Any) -> None:
         await asyncio.sleep(0)
 
-    store = FlakyStore(in_memory.store())
-    store.before_commit = slow
+    store = FlakyStore(in_memory.store(), before_commit=slow)
     runtime = await in_memory.open(store=store)
     for number in range(60):
         handle = await runtime.start(flow, number)
@@ -534,7 +532,7 @@ async def test_a_compensation_that_fails_for_good_stops_the_undoing_and_names_th
     assert await get_state(runtime, handle) == "failed"
 
 
-async def test_retrying_a_run_that_could_not_be_undone_goes_on_undoing(world: World):
+async def test_retrying_a_run_with_a_failed_compensation_continues_compensating(world: World):
     shop = Shop()
     shop.refuses = {"b"}
 
@@ -660,7 +658,7 @@ async def test_a_run_with_nothing_to_undo_can_be_retried(world: World):
     assert await handle.result() == "#a"
 
 
-async def test_a_compensation_that_is_once_and_of_unknown_outcome_is_not_repeated_unasked(world: World):
+async def test_a_once_compensation_with_an_unknown_outcome_is_not_repeated(world: World):
     calls: list[str] = []
 
     @step(effect="once")
@@ -733,7 +731,7 @@ async def test_code_that_no_longer_fits_the_journal_undoes_nothing_and_says_why(
     assert shop.log == ["order", "UnreadableRecord"]
 
 
-async def test_an_output_that_only_the_undoing_reads_and_cannot_is_told_as_it_is(world: World):
+async def test_an_output_that_only_the_compensation_reads_and_cannot_decode_fails_with_that_error(world: World):
     """Nobody awaited the step, so its output is first read when it is to be undone."""
     log: list[str] = []
 
@@ -832,8 +830,7 @@ async def test_undoing_waits_for_the_store(world: World):
         await shop.buy("b")
         await shop.fail()
 
-    store = FlakyStore(world.store())
-    store.fail_before = fail
+    store = FlakyStore(world.store(), fail_before=fail)
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await wait_for_state(runtime, handle, "failed")

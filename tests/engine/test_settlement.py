@@ -55,7 +55,7 @@ class Bank:
         self.pay = pay
         self.work = work
 
-    async def strike(self, world: World, flow: Any, *args: Any, id: str = "r") -> Any:
+    async def fail_with_unknown_outcomes(self, world: World, flow: Any, *args: Any, id: str = "r") -> Any:
         """Start a run, let its worker die when all slow payments are under way, and see the run fail elsewhere."""
         first = await world.open()
         handle = await first.start(flow.options(id=id), *args)
@@ -71,7 +71,7 @@ async def settle(world: World, *args: Any, **fields: Any) -> None:
     await settle_step(await world.open_store(), *args, **fields)
 
 
-async def test_the_run_goes_on_with_what_a_person_says_and_the_step_is_not_run_again(world: World):
+async def test_the_run_continues_with_the_settled_value_and_the_step_is_not_run_again(world: World):
     bank = Bank("acme")
 
     @workflow
@@ -81,7 +81,7 @@ async def test_the_run_goes_on_with_what_a_person_says_and_the_step_is_not_run_a
         await wait_for_signal("go")
         return receipt
 
-    second = await bank.strike(world, flow)
+    second = await bank.fail_with_unknown_outcomes(world, flow)
     [old] = await read_journal(second, "r")
     assert is_outcome_unknown(old)
     failed = await read_run(second, "r")
@@ -108,7 +108,7 @@ async def test_a_step_that_did_not_happen_runs_again(world: World):
     async def flow() -> int:
         return await bank.pay("acme")
 
-    second = await bank.strike(world, flow)
+    second = await bank.fail_with_unknown_outcomes(world, flow)
     await settle(world, "r", "pay", happened=False)
     assert await flow.get_handle(second.store_provider, "r").result() == 4
     assert bank.paid == ["acme", "acme"]
@@ -123,7 +123,7 @@ async def test_what_is_settled_is_settled(world: World):
         await wait_for_signal("go")
         return receipt
 
-    second = await bank.strike(world, flow)
+    second = await bank.fail_with_unknown_outcomes(world, flow)
     await settle(world, "r", 1, output=1)
     with pytest.raises(
         SettleRefused, match=r"step 1 \('pay'\) of run 'r' was settled before, and the run is"
@@ -143,7 +143,7 @@ async def test_of_two_who_settle_at_once_one_is_refused(world: World):
     async def flow() -> int:
         return await bank.pay("acme")
 
-    second = await bank.strike(world, flow)
+    second = await bank.fail_with_unknown_outcomes(world, flow)
     said = await asyncio.gather(*(settle(world, "r", 1, output=n) for n in (7, 8)), return_exceptions=True)
     refused = [one for one in said if one is not None]
     assert [type(one) for one in refused] == [SettleRefused]
@@ -157,7 +157,7 @@ async def test_a_value_that_the_step_cannot_have_returned_leaves_its_outcome_unk
     async def flow() -> int:
         return await bank.pay("acme")
 
-    second = await bank.strike(world, flow)
+    second = await bank.fail_with_unknown_outcomes(world, flow)
     await settle(world, "r", 1, output={"receipt": "r-42"})
     with pytest.raises(RunFailed, match="settled with a value that it cannot have returned") as failed:
         await flow.get_handle(second.store_provider, "r").result()
@@ -178,7 +178,7 @@ async def test_two_unknown_outcomes_are_settled_one_after_the_other(world: World
             raise ExceptionGroup("unpaid, perhaps", unknown)
         return paid
 
-    second = await bank.strike(world, flow)
+    second = await bank.fail_with_unknown_outcomes(world, flow)
     with pytest.raises(SettleRefused, match=r"2 steps named 'pay' of unknown outcome: say which by its number.* 1, 2"):
         await settle(world, "r", "pay", output=1)
     await settle(world, "r", 2, output=20)
@@ -199,7 +199,7 @@ async def test_the_first_of_two_that_ends_the_run_is_settled_and_then_the_other(
             tasks = [group.create_task(bank.pay(name)) for name in ("acme", "bolt")]
         return [task.result() for task in tasks]
 
-    second = await bank.strike(world, flow)
+    second = await bank.fail_with_unknown_outcomes(world, flow)
     for _ in range(2):
         [unknown] = find_unsettled_steps(await read_run(second, "r"), await read_journal(second, "r"))
         await settle(world, "r", unknown.position + 1, output=unknown.position)
@@ -221,7 +221,7 @@ async def test_what_the_run_did_because_of_the_unknown_outcome_is_taken_back(wor
         await bank.work("ship")
         return receipt
 
-    second = await bank.strike(world, flow)
+    second = await bank.fail_with_unknown_outcomes(world, flow)
     await settle(world, "r", 1, output=5)
     assert await flow.get_handle(second.store_provider, "r").result() == 5
     assert bank.log == ["alarm", "ship"]
@@ -242,7 +242,7 @@ async def test_no_once_step_that_the_run_has_come_to_since_is_run_a_second_time(
         if unknown:
             raise unknown[0]
 
-    second = await bank.strike(world, flow)
+    second = await bank.fail_with_unknown_outcomes(world, flow)
     before = await read_run(second, "r")
     for said in ({"output": 4}, {"happened": False}):
         with pytest.raises(SettleRefused, match=r"`once` steps \(step 2 \('pay'\)\).*holdfast fork r --at 1"):
@@ -263,7 +263,7 @@ async def test_a_run_that_failed_under_an_older_version_is_settled_if_nothing_el
                 await bank.work("alarm")
             raise
 
-    second = await bank.strike(world, flow, True)
+    second = await bank.fail_with_unknown_outcomes(world, flow, True)
     store, run = await world.open_store(), await read_run(second, "r")
     records = await read_journal(second, "r")
     old = replace(run, rewind=run.rewind._replace(once_seqs=(-1,)))  # it told only that there are some
@@ -284,12 +284,12 @@ async def test_an_unknown_outcome_that_the_run_went_on_from_is_not_settled(world
         except StepOutcomeUnknown:
             await bank.work("bad luck")
 
-    await bank.strike(world, flow)
+    await bank.fail_with_unknown_outcomes(world, flow)
     with pytest.raises(SettleRefused, match=r"not what ended the run.*`holdfast fork r --at 1 --output JSON`"):
         await settle(world, "r", 1, output=1)
 
 
-async def test_only_what_is_unknown_can_be_settled_and_it_is_told_what_that_is(world: World):
+async def test_only_unknown_outcomes_can_be_settled_and_the_error_names_them(world: World):
     bank = Bank("acme")
 
     @workflow
@@ -297,7 +297,7 @@ async def test_only_what_is_unknown_can_be_settled_and_it_is_told_what_that_is(w
         await bank.work("first")
         await bank.pay("acme")
 
-    await bank.strike(world, flow)
+    await bank.fail_with_unknown_outcomes(world, flow)
     store = await world.open_store()
     with pytest.raises(SettleRefused, match=r"the outcome of step 1 .* is known.*can be settled in run 'r': step 2"):
         await settle_step(store, "r", 1, output="other")
@@ -324,7 +324,7 @@ async def test_a_failure_in_a_run_that_another_one_has_started_is_settled_there(
     async def outer() -> int:
         return 10 + await inner()
 
-    second = await bank.strike(world, outer, id="p")
+    second = await bank.fail_with_unknown_outcomes(world, outer, id="p")
     with pytest.raises(SettleRefused, match=r"step 1 .* is run 'the child': settle .*`holdfast retry p`"):
         await settle(world, "p", 1, output=1)
     await settle(world, "the child", 1, output=4)
@@ -345,7 +345,7 @@ async def test_what_was_undone_cannot_be_settled(world: World):
         await reserve()
         await bank.pay("acme")
 
-    await bank.strike(world, flow)
+    await bank.fail_with_unknown_outcomes(world, flow)
     assert bank.log == ["not room"]
     with pytest.raises(SettleRefused, match="compensations have undone"):
         await settle(world, "r", 2, output=1)
@@ -358,7 +358,7 @@ async def test_a_run_whose_unknown_outcome_is_not_recorded_yet_is_to_be_retried_
     async def flow() -> int:
         return await bank.pay("acme")
 
-    second = await bank.strike(world, flow)
+    second = await bank.fail_with_unknown_outcomes(world, flow)
     assert (await read_run(second, "r")).state is RunState.DEAD
     with pytest.raises(SettleRefused, match=r"has not been recorded: `holdfast retry r` has it found out"):
         await settle(world, "r", 1, output=1)
@@ -386,7 +386,7 @@ async def test_a_compensation_of_unknown_outcome_is_settled_and_the_rest_is_undo
         await charge("acme")
         raise ValueError("no")
 
-    second = await bank.strike(world, flow)
+    second = await bank.fail_with_unknown_outcomes(world, flow)
     assert bank.log == []
     await settle(world, "r", "pay", output=4)
     with pytest.raises(RunFailed, match="ValueError: no"):

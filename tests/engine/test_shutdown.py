@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from shared_flows import define_calling, define_waiting
 
 from holdfast import Runtime, UsageError, step, wait_for_signal, workflow
 from holdfast.authoring import runtime as runtimes
@@ -46,7 +47,7 @@ def test_two_loops_one_after_the_other_use_one_store(url: str):
     assert all(runtime.is_closed for runtime in runtimes._open_runtimes)
 
 
-def test_a_run_cut_off_by_the_end_of_its_loop_goes_on_in_the_next(url: str):
+def test_a_run_cut_off_by_the_end_of_its_loop_continues_in_the_next(url: str):
     calls: list[str] = []
 
     @step
@@ -110,10 +111,8 @@ def test_a_loop_that_is_closed_without_a_word_is_abandoned(url: str):
     assert undone == ["undone"]
 
 
-def test_a_caller_who_waits_when_the_runtime_closes_is_told(url: str):
-    @workflow
-    async def flow() -> None:
-        await wait_for_signal("never")
+def test_a_caller_that_waits_when_the_runtime_closes_gets_an_error(url: str):
+    flow = define_waiting(signal="never")
 
     async def main() -> None:
         async with Runtime(url) as runtime:
@@ -193,9 +192,7 @@ def test_threads_of_closed_runtimes_do_not_pile_up(url: str):
     def work() -> int:
         return 1
 
-    @workflow
-    async def flow() -> int:
-        return await work()
+    flow = define_calling(work)
 
     async def once() -> None:
         async with Runtime(url) as runtime:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from engine_world import VirtualClock, World, read_attempts, read_journal
+from shared_flows import define_calling
 
 from holdfast import RunFailed, StepTimedOut, current_step, step, workflow
 from waits import wait_until
@@ -38,9 +39,7 @@ async def test_a_failed_attempt_is_made_again_after_growing_waits(world: World, 
     async def call() -> int:
         return service()
 
-    @workflow
-    async def flow() -> int:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -59,9 +58,7 @@ async def test_jitter_shortens_the_waits(in_memory: World, clock: VirtualClock):
     async def call() -> int:
         return service()
 
-    @workflow
-    async def flow() -> int:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await in_memory.open()
     await (await runtime.start(flow)).result()
@@ -107,9 +104,7 @@ async def test_retry_on_says_what_is_worth_another_attempt(in_memory: World, ret
     async def call() -> int:
         return service()
 
-    @workflow
-    async def flow() -> int:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await in_memory.open()
     with pytest.raises(RunFailed) as failed:
@@ -125,9 +120,7 @@ async def test_what_is_given_up_on_is_not_tried_again(in_memory: World):
     async def call() -> int:
         return service()
 
-    @workflow
-    async def flow() -> int:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await in_memory.open()
     with pytest.raises(RunFailed):
@@ -143,9 +136,7 @@ async def test_a_retry_predicate_that_raises_fails_the_step_and_does_not_hang_th
     async def call() -> int:
         raise ValueError("no")
 
-    @workflow
-    async def flow() -> int:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await in_memory.open()
     with pytest.raises(RunFailed, match="mistake in the predicate"):
@@ -165,9 +156,7 @@ async def test_an_exception_that_cannot_be_put_into_words_is_retried_and_recorde
         calls.append(1)
         raise Unspeakable
 
-    @workflow
-    async def flow() -> int:
-        return await call()
+    flow = define_calling(call)
 
     runtime = await in_memory.open()
     with pytest.raises(RunFailed):
@@ -188,9 +177,7 @@ async def test_an_async_attempt_that_takes_too_long_is_cancelled_and_made_again(
             ended.append("cancelled")
         return ""
 
-    @workflow
-    async def flow() -> str:
-        return await slow()
+    flow = define_calling(slow)
 
     runtime = await world.open()
     assert await (await runtime.start(flow)).result() == "quick this time"

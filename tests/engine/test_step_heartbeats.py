@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from engine_world import World, read_attempts
+from shared_flows import define_calling
 
 from holdfast import RunFailed, current_step, step, workflow
 from holdfast.errors import FenceLost, UnrecordableValue
@@ -63,9 +64,7 @@ async def test_progress_survives_the_worker(world: World, plain: bool):
                 await asyncio.sleep(60)
             return f"from {me.progress}"
 
-    @workflow
-    async def flow() -> str:
-        return await upload()
+    flow = define_calling(upload)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -90,9 +89,7 @@ async def test_attempts_count_on_after_a_takeover(world: World):
             raise ConnectionError
         return current_step().attempt
 
-    @workflow
-    async def flow() -> int:
-        return await call()
+    flow = define_calling(call)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -118,9 +115,7 @@ async def test_the_idempotency_key_is_the_same_after_a_takeover(world: World):
             await asyncio.sleep(60)
         return "paid"
 
-    @workflow
-    async def flow() -> str:
-        return await pay()
+    flow = define_calling(pay)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -148,9 +143,7 @@ async def test_many_heartbeats_are_few_writes_and_the_last_one_counts(in_memory:
                 await asyncio.sleep(0)
         raise ConnectionError
 
-    @workflow
-    async def flow() -> int:
-        return await count()
+    flow = define_calling(count)
 
     store = FlakyStore(in_memory.store())
     runtime = await in_memory.open(store=store)
@@ -193,7 +186,7 @@ async def test_a_heartbeat_tells_a_thread_that_its_step_was_cancelled(world: Wor
     assert isinstance(raised[0], asyncio.CancelledError | FenceLost)
 
 
-async def test_a_heartbeat_tells_a_thread_that_its_attempt_is_over_and_keeps_its_progress_out(in_memory: World):
+async def test_a_heartbeat_tells_a_thread_that_its_attempt_has_ended_and_drops_its_progress(in_memory: World):
     """A thread cannot be stopped when its attempt times out. What it reports then is not the next attempt's."""
     raised: list[BaseException] = []
     second_begun = threading.Event()
@@ -214,9 +207,7 @@ async def test_a_heartbeat_tells_a_thread_that_its_attempt_is_over_and_keeps_its
             raised.append(error)
         return "too late"
 
-    @workflow
-    async def flow() -> Any:
-        return await work()
+    flow = define_calling(work)
 
     runtime = await in_memory.open()
     assert await (await runtime.start(flow)).result(timeout=10) == {"by": 1}
@@ -243,9 +234,7 @@ async def test_a_heartbeat_tells_a_step_that_another_worker_holds_its_run(world:
             both.set()
             raise
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     first = await world.open()
     handle = await first.start(flow)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pydantic
 import pytest
 from engine_world import VirtualClock, World, read_journal, wait_until_parked
+from shared_flows import define_calling
 
 from holdfast import RunFailed, StepFailed, UnrecordableValue, step, wait_for_signal, workflow
 from holdfast.codec import read_error_info
@@ -313,9 +314,7 @@ async def test_whatever_a_step_raises_is_an_outcome_and_leaves_the_worker_alive(
             return [type(error).__name__, await fine()]
         return []
 
-    @workflow
-    async def other() -> str:
-        return await fine()
+    other = define_calling(fine, "other")
 
     runtime = await in_memory.open()
     kind, after = await (await runtime.start(flow)).result(timeout=10)
@@ -387,9 +386,7 @@ async def test_an_exception_whose_message_ends_the_process_does_not_end_the_work
             raise Ends(how)
         await (failing(Unshowable()) if where == "argument" else failing())
 
-    @workflow
-    async def other() -> str:
-        return await fine()
+    other = define_calling(fine, "other")
 
     runtime = await world.open()
     bad = await runtime.start(flow)
@@ -445,9 +442,7 @@ async def test_a_system_exit_of_workflow_code_fails_its_run_and_nothing_else(wor
             async with asyncio.TaskGroup() as group:
                 group.create_task(stop())
 
-    @workflow
-    async def other() -> str:
-        return await fine()
+    other = define_calling(fine, "other")
 
     runtime = await world.open()
     with pytest.raises(RunFailed, match="SystemExit"):

@@ -23,6 +23,7 @@ from engine_world import (
     read_journal,
     wait_until_ended,
 )
+from shared_flows import define_calling
 
 from holdfast import RunFailed, UsageError, current_step, step, workflow
 from holdfast.errors import DefinitionError, StepTimedOut, UnrecordableValue
@@ -40,12 +41,12 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
     with postgres_server.database() if request.param == "postgres" else nullcontext(tmp_path) as place:
         world = World(request.param, place)
         await world.open_store()
-        ask(world, "CREATE TABLE paid (amount int)")
+        query(world, "CREATE TABLE paid (amount int)")
         yield world
         await world.close()
 
 
-def ask(world: World, statement: str) -> list[tuple[Any, ...]]:
+def query(world: World, statement: str) -> list[tuple[Any, ...]]:
     if world.kind == "postgres":
         with psycopg.connect(world.url, autocommit=True) as connection:
             cursor = connection.execute(statement)
@@ -54,8 +55,8 @@ def ask(world: World, statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(statement).fetchall()
 
 
-def paid(world: World) -> int:
-    return ask(world, "SELECT count(*) FROM paid")[0][0]
+def count_payments(world: World) -> int:
+    return query(world, "SELECT count(*) FROM paid")[0][0]
 
 
 async def pay_now() -> None:
@@ -88,7 +89,7 @@ async def test_a_step_is_committed_with_its_outcome(database: World, plain: bool
     runtime = await database.open()
     handle = await runtime.start(flow)
     assert await handle.result() == [0, 1, 2]
-    assert paid(database) == 3
+    assert count_payments(database) == 3
     assert await read_attempts(runtime, handle) == {}
     assert [record.preview for record in await read_journal(runtime, handle)] == ["amount=0", "amount=1", "amount=2"]
 
@@ -104,14 +105,12 @@ async def test_a_failed_attempt_leaves_nothing_and_is_retried(database: World):
             raise ValueError("not yet")
         return len(tries)
 
-    @workflow
-    async def flow() -> int:
-        return await pay()
+    flow = define_calling(pay)
 
     runtime = await database.open()
     handle = await runtime.start(flow)
     assert await handle.result() == 3
-    assert (tries, paid(database)) == ([1, 2, 3], 1)
+    assert (tries, count_payments(database)) == ([1, 2, 3], 1)
     assert [record.attempts for record in await read_journal(runtime, handle)] == [3]
 
 
@@ -126,17 +125,14 @@ async def test_what_was_committed_before_a_crash_is_recorded_and_not_done_again(
         await pay_now()
         return f"paid {len(calls)}"
 
-    @workflow
-    async def flow() -> str:
-        return await pay()
+    flow = define_calling(pay)
 
     async def hang(ops: Any) -> None:
         if any(isinstance(op, AppendRecord) for op in ops):
             reached.set()
             await asyncio.Event().wait()
 
-    store = FlakyStore(database.store())
-    store.before_commit = hang
+    store = FlakyStore(database.store(), before_commit=hang)
     first = await database.open(store=store)
     if dies == "before":
         begin = store.inner.step_transactions.begin
@@ -155,12 +151,12 @@ async def test_what_was_committed_before_a_crash_is_recorded_and_not_done_again(
         store.inner.step_transactions.begin = begin_and_hang
     handle = await first.start(flow)
     await reached.wait()
-    assert paid(database) == (1 if dies == "after" else 0)
+    assert count_payments(database) == (1 if dies == "after" else 0)
     await database.crash(first)
     second = await database.open()
     result = await flow.get_handle(second.store_provider, handle.run_id).result()
     assert result == ("paid 1" if dies == "after" else "paid 2")
-    assert paid(database) == 1
+    assert count_payments(database) == 1
     assert await read_attempts(second, handle) == {}
     [record] = await read_journal(second, handle)
     assert (record.epoch, record.attempts, record.ok) == (2, 1, True)
@@ -175,9 +171,7 @@ async def test_a_record_that_cannot_be_appended_for_a_while_repeats_nothing(data
         await pay_now()
         return 7
 
-    @workflow
-    async def flow() -> int:
-        return await pay()
+    flow = define_calling(pay)
 
     store = FlakyStore(database.store())
     failures = iter(range(3))
@@ -188,7 +182,7 @@ async def test_a_record_that_cannot_be_appended_for_a_while_repeats_nothing(data
     )
     runtime = await database.open(store=store)
     assert await (await runtime.start(flow)).result() == 7
-    assert (len(calls), paid(database)) == (1, 1)
+    assert (len(calls), count_payments(database)) == (1, 1)
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
@@ -229,7 +223,7 @@ async def test_a_step_that_takes_too_long_leaves_nothing(database: World, plain:
     runtime = await database.open()
     assert await (await runtime.start(flow)).result() == "too long"
     await wait_until(lambda: done)
-    assert paid(database) == 0
+    assert count_payments(database) == 0
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)  # else nobody can take a run meanwhile
@@ -246,9 +240,7 @@ async def test_a_worker_that_lost_the_run_commits_nothing(database: World):
             await hang.wait()
         return len(calls)
 
-    @workflow
-    async def flow() -> int:
-        return await pay()
+    flow = define_calling(pay)
 
     first = await database.open()
     handle = await first.start(flow)
@@ -258,7 +250,7 @@ async def test_a_worker_that_lost_the_run_commits_nothing(database: World):
     assert await flow.get_handle(second.store_provider, handle.run_id).result() == 2
     hang.set()
     await wait_until(lambda: not first._engine.held_runs.drivers)
-    assert paid(database) == 1
+    assert count_payments(database) == 1
 
 
 async def test_a_transaction_that_the_database_ends_is_begun_again_without_using_up_retries(
@@ -272,13 +264,11 @@ async def test_a_transaction_that_the_database_ends_is_begun_again_without_using
         await pay_now()
         if database.kind == "postgres" and len(calls) == 1:
             pid = current_step().connection.info.backend_pid
-            await asyncio.to_thread(ask, database, f"SELECT pg_terminate_backend({pid})")
+            await asyncio.to_thread(query, database, f"SELECT pg_terminate_backend({pid})")
             await pay_now()
         return len(calls)
 
-    @workflow
-    async def flow() -> int:
-        return await pay()
+    flow = define_calling(pay)
 
     store = database.store()
     begin = store.step_transactions.begin
@@ -301,7 +291,7 @@ async def test_a_transaction_that_the_database_ends_is_begun_again_without_using
     handle = await runtime.start(flow)
     assert await handle.result() == cut + 1
     assert calls == list(range(1, cut + 2))
-    assert paid(database) == 1
+    assert count_payments(database) == 1
 
 
 async def test_what_the_store_cannot_keep_is_not_committed(database: World):
@@ -318,7 +308,7 @@ async def test_what_the_store_cannot_keep_is_not_committed(database: World):
     with pytest.raises(RunFailed) as failed:
         await (await runtime.start(flow)).result()
     assert isinstance(failed.value.__cause__, UnrecordableValue)
-    assert paid(database) == 0
+    assert count_payments(database) == 0
 
 
 async def test_a_compensation_may_be_transactional(database: World):
@@ -336,13 +326,13 @@ async def test_a_compensation_may_be_transactional(database: World):
     @workflow
     async def flow() -> None:
         await pay()
-        assert paid(database) == 1
+        assert count_payments(database) == 1
         raise ValueError("changed my mind")
 
     runtime = await database.open()
     handle = await runtime.start(flow)
     await wait_until_ended(runtime, handle)
-    assert paid(database) == 0
+    assert count_payments(database) == 0
     assert await describe_journal(runtime, handle) == ["step pay", "compensation refund"]
 
 
@@ -372,8 +362,7 @@ async def test_what_was_committed_while_the_workflow_cancelled_it_is_undone(data
             recording.set()
             await asyncio.Event().wait()
 
-    store = FlakyStore(database.store())
-    store.before_commit = hang
+    store = FlakyStore(database.store(), before_commit=hang)
     begin = store.inner.step_transactions.begin
 
     async def begin_slowly(*args: Any, **kwargs: Any) -> Any:
@@ -398,12 +387,12 @@ async def test_what_was_committed_while_the_workflow_cancelled_it_is_undone(data
     let_go.set()
     if dies:
         await recording.wait()
-        assert paid(database) == 1
+        assert count_payments(database) == 1
         await database.crash(runtime)
         runtime = await database.open()
     await wait_until_ended(runtime, handle)
     assert await describe_journal(runtime, handle) == ["timer 100 s", "step pay", "compensation refund"]
-    assert paid(database) == 0
+    assert count_payments(database) == 0
 
 
 async def test_a_step_of_a_class_may_be_transactional(database: World):
@@ -426,7 +415,7 @@ async def test_a_step_of_a_class_may_be_transactional(database: World):
 
     runtime = await database.open()
     assert await (await runtime.start(Paying, amount=6)).result() == 7
-    assert paid(database) == 2
+    assert count_payments(database) == 2
 
 
 async def test_progress_is_refused_and_other_steps_have_no_connection(database: World):

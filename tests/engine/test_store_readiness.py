@@ -62,7 +62,7 @@ async def test_a_worker_starts_when_the_store_can_be_used_again(world: World, me
 
 
 @pytest.mark.parametrize(("error", "patience"), [(LOCKED, LOCKED_TIMEOUT_S), (AWAY, UNREACHABLE_TIMEOUT_S)])
-async def test_what_stays_in_the_way_is_logged_once_and_told_in_the_end(
+async def test_a_lasting_problem_is_logged_once_and_raised_in_the_end(
     error: StoreError, patience: float, caplog: pytest.LogCaptureFixture
 ):
     clock, tries = Passing(), []
@@ -79,7 +79,7 @@ async def test_what_stays_in_the_way_is_logged_once_and_told_in_the_end(
 
 
 @pytest.mark.parametrize("error", [StoreFull("no room"), StoreError("wrong password")])
-async def test_what_time_does_not_cure_is_told_at_once(error: StoreError):
+async def test_a_problem_that_does_not_go_away_by_waiting_is_raised_at_once(error: StoreError):
     clock = Passing()
 
     async def fail() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from engine_world import VirtualClock, World, get_state, read_journal, read_run, wait_until_parked
+from shared_flows import define_calling, define_waiting
 
-from holdfast import Budget, RunDead, step, wait_for_signal, workflow
+from holdfast import Budget, RunDead, step, workflow
 from holdfast.admission.usage import Usage
 from holdfast.engine.step_context import get_step_executor
 from waits import wait_until
@@ -17,7 +18,7 @@ from waits import wait_until
 pytestmark = pytest.mark.asyncio
 
 
-async def test_another_worker_goes_on_where_a_dead_one_stopped(world: World):
+async def test_another_worker_continues_where_a_dead_one_stopped(world: World):
     calls: list[str] = []
     hang = True
 
@@ -45,7 +46,7 @@ async def test_another_worker_goes_on_where_a_dead_one_stopped(world: World):
     assert [record.epoch for record in await read_journal(second, handle)] == [1, 1, 2, 2]
 
 
-async def test_a_run_goes_on_after_any_number_of_crashes(world: World):
+async def test_a_run_continues_after_any_number_of_crashes(world: World):
     calls: list[int] = []
 
     @step
@@ -150,9 +151,7 @@ async def test_a_zombie_cannot_end_a_run(world: World):
         await gates[-1].wait()
         return who
 
-    @workflow
-    async def flow() -> int:
-        return await work()
+    flow = define_calling(work)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -189,9 +188,7 @@ async def test_a_caller_who_waits_at_a_zombie_still_gets_the_result(world: World
         await gates[-1].wait()
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -213,9 +210,7 @@ async def test_a_worker_that_learns_that_it_was_declared_dead_comes_back_as_anot
     async def work() -> str:
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     first = await world.open(lease_s=0.3)
     before = first.worker_id
@@ -285,9 +280,7 @@ async def test_closing_hands_a_run_over_without_counting(world: World):
             await asyncio.sleep(60)
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -326,7 +319,7 @@ async def test_closing_with_grace_lets_steps_in_flight_end_and_starts_no_new_one
     assert calls == ["a", "b"]
 
 
-async def test_a_long_journal_is_replayed_in_slices_and_the_process_goes_on_meanwhile(in_memory: World):
+async def test_a_long_journal_is_replayed_in_slices_and_does_not_block_the_process(in_memory: World):
     calls: list[int] = []
     hang = True
 
@@ -400,9 +393,7 @@ async def test_a_worker_takes_only_what_its_queues_and_workflows_allow(in_memory
 
 
 async def test_a_signal_for_a_run_that_another_worker_holds_reaches_it(world: World, clock: VirtualClock):
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     first, second = await world.open(), await world.open()
     handle = await first.start(flow)
@@ -446,9 +437,7 @@ async def test_the_engine_says_little_when_all_goes_well(world: World, caplog: p
     async def work() -> int:
         return 1
 
-    @workflow
-    async def flow() -> int:
-        return await work()
+    flow = define_calling(work)
 
     runtime = await world.open()
     assert await (await runtime.start(flow)).result() == 1
@@ -457,7 +446,7 @@ async def test_the_engine_says_little_when_all_goes_well(world: World, caplog: p
 
 
 @pytest.mark.parametrize("asks", ["withdraw", "remind", "reserve"])
-async def test_a_zombie_whose_step_is_told_that_the_run_is_lost_drops_it(world: World, asks: str):
+async def test_a_zombie_drops_a_run_when_a_step_learns_that_it_is_lost(world: World, asks: str):
     """A step asks the store something under the old epoch: its run leaves memory, with all its other steps."""
     begun: list[str] = []
     cancelled: list[str] = []

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from engine_world import FlakyStore, Replaced, World, get_state, read_journal, read_run, wait_until_parked
+from shared_flows import define_calling, define_waiting
 
 from holdfast import (
     AesEncryption,
@@ -52,7 +53,7 @@ class Trouble:
 
 @pytest.mark.parametrize("carried_out", [False, True])
 @pytest.mark.parametrize("kind", [AppendRecord, FinishRun, ParkRun])
-async def test_a_run_goes_on_after_a_commit_whose_outcome_is_unknown(world: World, kind: type[Any], carried_out: bool):
+async def test_a_run_continues_after_a_commit_with_an_unknown_outcome(world: World, kind: type[Any], carried_out: bool):
     calls: list[str] = []
 
     @step(effect="once")
@@ -89,9 +90,7 @@ async def test_a_run_whose_end_cannot_be_recorded_is_given_back(world: World, ca
         calls.append(1)
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
@@ -112,9 +111,7 @@ async def test_a_run_that_can_never_be_recorded_is_not_run_for_ever(world: World
         calls.append(1)
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await work()
+    flow = define_calling(work)
 
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
@@ -196,7 +193,7 @@ async def test_a_released_run_whose_release_fails_is_released_again(world: World
     assert await handle.result(timeout=10) == "done"
 
 
-async def test_a_claim_that_fails_in_an_unknown_way_leaves_no_run_behind(world: World):
+async def test_a_claim_that_fails_in_an_unknown_way_leaves_no_run_stuck(world: World):
     @workflow
     async def flow() -> str:
         return "done"
@@ -258,9 +255,7 @@ async def test_a_run_that_its_worker_does_not_work_on_is_found(world: World, mon
     """Whatever has lost it: the store says that a live worker holds it, and the worker knows nothing of it."""
     monkeypatch.setattr(claims, "UNACKNOWLEDGED_CHECK_INTERVAL_S", 0.2)
 
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -339,9 +334,7 @@ async def test_runs_go_on_when_the_encryption_was_away_for_a_moment(tmp_path: Pa
 async def test_a_worker_that_starts_while_the_encryption_is_away_takes_runs_when_it_is_back(
     tmp_path: Path, encryption: Unreliable
 ):
-    @workflow
-    async def flow() -> str:
-        return await wait_for_signal("go")
+    flow = define_waiting()
 
     url = f"sqlite:///{tmp_path}/runs.db"
     async with Runtime(url, encryption=encryption) as runtime:
@@ -406,13 +399,9 @@ async def test_a_transaction_that_waits_for_the_encryption_ends_with_its_run(tmp
     async def work() -> str:
         return "done"
 
-    @workflow
-    async def flow() -> str:
-        return await book()
+    flow = define_calling(book)
 
-    @workflow
-    async def other() -> str:
-        return await work()
+    other = define_calling(work, "other")
 
     async with Runtime(f"sqlite:///{tmp_path}/runs.db", encryption=encryption) as runtime:
         handle = await runtime.start(flow)

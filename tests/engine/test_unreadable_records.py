@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from engine_world import VirtualClock, World, describe_journal, get_state, read_journal, wait_until_parked
 from pydantic import BaseModel, field_validator
+from shared_flows import deploy
 
 from holdfast import RunFailed, Workflow, ask, step, wait_for_signal, workflow
-from holdfast.authoring.registry import definitions
 from holdfast.errors import UnreadableRecord
 from holdfast.services.journal_files import export_run
 from holdfast.services.run_control import retry_run
@@ -34,12 +34,6 @@ async def refund(order: str) -> None:
     refunds.append(order)
 
 
-def deploy(name: str, function: Any) -> Workflow[..., Any]:
-    """Another version of a workflow."""
-    definitions.pop(name, None)
-    return workflow(name=name)(function)
-
-
 async def as_text() -> str:
     return "paid"
 
@@ -56,7 +50,7 @@ async def parked_then_redeployed(
     handle = await first.start(flow)
     await wait_until_parked(first, clock, handle, records)
     await first.close()
-    deploy(flow.name, after)
+    deploy(after, flow.name)
     return handle.run_id
 
 
@@ -77,7 +71,7 @@ async def stops_as_unreadable(world: World, run_id: str, flow: Workflow[..., Any
 
 
 async def test_the_result_of_a_child_cannot_be_caught(world: World, clock: VirtualClock):
-    child = deploy("child", as_text)
+    child = deploy(as_text, "child")
 
     @workflow
     async def flow() -> str:
@@ -90,12 +84,12 @@ async def test_the_result_of_a_child_cannot_be_caught(world: World, clock: Virtu
         return str(paid)
 
     run_id = await parked_then_redeployed(world, clock, flow, flow.definition.function)
-    child = deploy("child", as_number)
+    child = deploy(as_number, "child")
     await stops_as_unreadable(world, run_id, flow, UNREADABLE_RESULT)
 
 
 async def test_the_result_of_a_started_run_cannot_be_caught(world: World, clock: VirtualClock):
-    child = deploy("child", as_text)
+    child = deploy(as_text, "child")
 
     @workflow
     async def flow() -> str:
@@ -109,7 +103,7 @@ async def test_the_result_of_a_started_run_cannot_be_caught(world: World, clock:
         return str(paid)
 
     run_id = await parked_then_redeployed(world, clock, flow, flow.definition.function, records=2)
-    child = deploy("child", as_number)
+    child = deploy(as_number, "child")
     await stops_as_unreadable(world, run_id, flow, UNREADABLE_RESULT)
 
 
@@ -137,7 +131,7 @@ async def test_what_a_validator_raises_cannot_be_caught_either(world: World, clo
         return CheckedReceipt(currency="EUR")
 
     def deployed(function: Any) -> Any:
-        return deploy("child", function) if kind == "child" else step(name="child")(function)
+        return deploy(function, "child") if kind == "child" else step(name="child")(function)
 
     charge = deployed(as_receipt)
 
@@ -265,7 +259,7 @@ class LongTrip(BaseModel):
     hotel: str
 
 
-async def test_an_answer_that_was_accepted_is_not_asked_for_again(world: World, clock: VirtualClock):
+async def test_an_accepted_answer_is_not_requested_again(world: World, clock: VirtualClock):
     """Asking again would take the answer to the next question for this one's: they look alike in the journal."""
     form: Any = Trip
 
@@ -288,7 +282,7 @@ async def test_an_answer_that_was_accepted_is_not_asked_for_again(world: World, 
 
 
 async def test_nothing_is_undone_for_a_record_that_cannot_be_decoded(world: World, clock: VirtualClock):
-    child = deploy("child", as_text)
+    child = deploy(as_text, "child")
 
     @step(compensate=refund)
     async def charge(order: str) -> None: ...
@@ -301,12 +295,12 @@ async def test_nothing_is_undone_for_a_record_that_cannot_be_decoded(world: Worl
         return str(paid)
 
     run_id = await parked_then_redeployed(world, clock, flow, flow.definition.function, records=2)
-    child = deploy("child", as_number)
+    child = deploy(as_number, "child")
     await stops_as_unreadable(world, run_id, flow, "result of workflow 'child'")
 
 
-async def test_a_run_that_stopped_so_goes_on_with_mended_code(world: World, clock: VirtualClock):
-    child = deploy("child", as_text)
+async def test_a_run_that_stopped_so_continues_with_fixed_code(world: World, clock: VirtualClock):
+    child = deploy(as_text, "child")
 
     @workflow
     async def flow() -> str:
@@ -315,9 +309,9 @@ async def test_a_run_that_stopped_so_goes_on_with_mended_code(world: World, cloc
         return str(paid)
 
     run_id = await parked_then_redeployed(world, clock, flow, flow.definition.function)
-    child = deploy("child", as_number)
+    child = deploy(as_number, "child")
     await stops_as_unreadable(world, run_id, flow, "result of workflow 'child'")
-    child = deploy("child", as_text)
+    child = deploy(as_text, "child")
     runtime = world._open[-1]
     await retry_run(runtime.store_provider, run_id)
     assert await flow.get_handle(runtime.store_provider, run_id).result(timeout=10) == "paid"

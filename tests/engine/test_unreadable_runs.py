@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from engine_world import FlakyStore, Replaced, World
+from shared_flows import define_waiting
 
-from holdfast import Client, RunFailed, RunNotFound, Runtime, Schedule, step, wait_for_signal, workflow
+from holdfast import Client, RunFailed, RunNotFound, Runtime, Schedule, step, workflow
 from holdfast.engine.driver import Driver
 from holdfast.errors import StoreCorrupt
 from waits import wait_until
@@ -24,7 +25,7 @@ def damage(path: Path, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["client", "engine"])
-async def test_who_waits_for_an_unreadable_run_is_told_and_the_others_wait_on(tmp_path: Path, who: str):
+async def test_a_caller_that_waits_for_an_unreadable_run_gets_an_error_and_the_others_wait_on(tmp_path: Path, who: str):
     """Nobody executes these runs, so their ends are looked for in the store."""
     path = tmp_path / "runs.db"
 
@@ -56,7 +57,7 @@ async def test_who_waits_for_an_unreadable_run_is_told_and_the_others_wait_on(tm
         waits[2].cancel()
 
 
-async def test_who_waits_for_a_run_that_is_deleted_is_told(tmp_path: Path):
+async def test_a_caller_that_waits_for_a_deleted_run_gets_an_error(tmp_path: Path):
     path = tmp_path / "runs.db"
 
     @workflow
@@ -91,9 +92,7 @@ async def test_a_part_of_a_look_that_fails_does_not_keep_the_others_from_being_d
     @workflow(schedule=Schedule(cron="0 2 * * *"))
     async def nightly() -> None: ...
 
-    @workflow
-    async def elsewhere() -> str:
-        return await wait_for_signal("go")
+    elsewhere = define_waiting("elsewhere")
 
     async def fail(worker: int, after: int) -> Any:
         raise KeyError("a defect")

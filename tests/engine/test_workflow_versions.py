@@ -81,7 +81,7 @@ async def test_old_and_new_code_side_by_side_each_take_their_own_runs(world: Wor
     assert log == ["euros", "cents", "euros"]
 
 
-async def test_new_code_that_serves_the_old_version_goes_on_with_its_runs(world: World, clock: VirtualClock):
+async def test_new_code_that_serves_the_old_version_continues_its_runs(world: World, clock: VirtualClock):
     first = await world.open()
     begun = await first.start(old_code())  # a workflow that has no version yet
     await wait_until_parked(first, clock, begun)
@@ -152,7 +152,7 @@ async def test_a_run_that_failed_with_old_code_can_be_moved_to_new_code(world: W
     assert log == ["euros"]
 
 
-async def test_a_client_starts_the_newest_version_that_is_served_or_the_one_it_is_told(tmp_path: Any):
+async def test_a_client_starts_the_newest_served_version_or_the_given_one(tmp_path: Any):
     world = World("sqlite", tmp_path)
     old_code(version="1")
     new_code()
@@ -178,11 +178,11 @@ async def test_a_client_starts_the_newest_version_that_is_served_or_the_one_it_i
     await world.close()
 
 
-async def test_a_runtime_can_be_told_which_versions_to_serve(in_memory: World):
+async def test_a_runtime_can_serve_selected_versions(in_memory: World):
     old_code(version="1")
     new_code(serves=["1b"])
-    assert sorted(Runtime("memory://", workflows=["etl"])._engine._definitions) == ["etl@1", "etl@1b", "etl@2"]
-    assert sorted(Runtime("memory://", workflows=["etl@2", "etl@1b"])._engine._definitions) == ["etl@1b", "etl@2"]
+    assert sorted(Runtime("memory://", workflows=["etl"])._engine.definitions) == ["etl@1", "etl@1b", "etl@2"]
+    assert sorted(Runtime("memory://", workflows=["etl@2", "etl@1b"])._engine.definitions) == ["etl@1b", "etl@2"]
     with pytest.raises(UsageError, match="no workflow 'etl@3'"):
         Runtime("memory://", workflows=["etl@3"])
 

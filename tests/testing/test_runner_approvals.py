@@ -10,7 +10,7 @@ import runner_approval_flows
 from runner_approval_flows import asks_of_chance, patient_publishing, publishing
 
 from holdfast import ApprovalTimedOut, RunNotFound, UnknownApproval, UsageError
-from holdfast.core.drift import describe_drift
+from holdfast.core.drift import DriftContext
 from holdfast.core.patches import Patches
 from holdfast.core.records import Record, RecordKind
 from holdfast.testing import CrashSafetyError, Journal, Runner, export_run, replay
@@ -132,18 +132,8 @@ def test_a_schedule_that_names_questions_and_answers_can_be_tried_again(only: st
 
 def test_a_question_in_place_of_something_else_is_told_as_drift():
     was = Record(0, RecordKind.APPROVAL, 0, "approval of #2", True, b"{}", 0.0)
-    told = describe_drift(
-        run_id="r",
-        record=was,
-        before=[],
-        issued=[],
-        command=None,
-        timer=None,
-        has_ended=False,
-        patches=Patches(),
-        recorded_python="",
-    )
-    assert "  ≠ #1 approval of #2   (nothing: no command yet)\n" in told
+    error = DriftContext("r", "", Patches()).make_error(was, has_ended=False)
+    assert "  ≠ #1 approval of #2   (nothing: no command yet)\n" in str(error)
 
 
 def test_journals_with_answers_are_exported_read_back_and_replayed():

@@ -33,7 +33,7 @@ from holdfast.agents.models.model_resolution import PriorCalls, load_library, pr
 from holdfast.agents.output import OutputSpec, make_correction
 from holdfast.authoring.introspection import format_location, is_async, resolve_hints
 from holdfast.authoring.keyword_hints import reject_unknown_keywords
-from holdfast.authoring.step import Step, get_modifiers, get_wrapped_function, make_plain_step
+from holdfast.authoring.step import Step, define_step, get_modifiers, get_wrapped_function
 from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.failure_origin import mark_origin
@@ -154,7 +154,7 @@ def llm_step(
         marks = get_modifiers(target)
         if any(isinstance(existing, _LlmModifier) for existing in marks):
             raise _make_duplicate_error(f"{function.__name__!r} ({format_location(function)})")
-        alone: Any = mark.apply_to(Step(make_plain_step(function)))
+        alone: Any = mark.apply_to(Step(define_step(function)))
         alone.holdfast_below, alone.holdfast_marks = function, [*marks, mark]  # for an `@step` above, if there is one
         return alone
 

@@ -1,1 +1,1 @@
-"""What users write: ``@workflow``, ``@step``, what workflow code may call, and the runtime that executes it here."""
+"""What users write: ``@workflow``, ``@step``, what workflow code may call, and the runtime."""

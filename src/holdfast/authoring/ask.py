@@ -79,22 +79,23 @@ async def ask(
     """Ask a person, and wait for the answer, whether that takes a second or a month: a run that waits needs no process.
 
     People see the question with ``holdfast approvals``, and answer with ``holdfast approve`` and ``holdfast deny``, or
-    by ``Client.approve`` and ``Client.deny``.
+    with ``Client.approve`` and ``Client.deny``.
 
     Args:
-        question: what people are shown.
-        choices: what can be answered; the one that is chosen is returned. Without ``choices`` and ``form`` the answer
-            is yes or no: ``True`` or ``False``.
+        question: the text that people see.
+        choices: the possible answers; the chosen one is returned. Without ``choices`` and ``form`` the answer is yes or
+            no: ``True`` or ``False``.
         form: a type, such as a pydantic model, that people fill in; an instance of it is returned.
         to: who is asked, for people to read, and for ``holdfast approvals --for``.
-        timeout: seconds after which the next of ``escalate_to`` is asked, and has as long. Then ``on_timeout`` holds.
-        on_timeout: what is returned when nobody has answered. Unless given, ``ApprovalTimedOut`` is raised.
-        remind_every: seconds after which people are reminded, again and again.
-        escalate_to: who is asked when the time is over: a name, or several, one after the other.
+        timeout: seconds after which the next of ``escalate_to`` is asked, for as long. After the last, ``on_timeout``
+            applies.
+        on_timeout: the value to return when no one has answered (default: raise ``ApprovalTimedOut``).
+        remind_every: seconds between reminders.
+        escalate_to: who is asked when the time is up: a name, or several, one after the other.
         notify: a function or a step that is called with an ``ApprovalNotification`` when the question is asked, and for
             every reminder and escalation. It is recorded like a step. If it fails, the question stays open.
 
-    A no to a question with ``choices`` or a ``form`` raises ``ApprovalDenied``.
+    If a question with ``choices`` or a ``form`` is denied, ``ApprovalDenied`` is raised.
     """
     execution = get_current_execution()
     if execution is None:
@@ -104,57 +105,57 @@ async def ask(
         )
     try:
         policy = ApprovalPolicy(to, timeout, on_timeout, remind_every, escalate_to, notify)
-        reading = _make_parser(question, choices, form)
-        instead = on_timeout if on_timeout is RAISE else reading.validate_default(on_timeout)
+        parser = _make_parser(question, choices, form)
+        default = on_timeout if on_timeout is RAISE else parser.validate_default(on_timeout)
     except DefinitionError as wrong:
         raise UsageError(f"ask(): {wrong}") from None
-    asked = reading.request
+    request = parser.request
     while True:
-        decided = await request_approval(execution, asked, policy)
-        answer = decided.answer
+        result = await request_approval(execution, request, policy)
+        answer = result.answer
         if answer is None:
-            if instead is RAISE:
-                raise _make_timeout_error(execution, question, policy, decided)
-            return copy.deepcopy(instead)  # whoever changes it must not change it for the next one
+            if default is RAISE:
+                raise _make_timeout_error(execution, question, policy, result)
+            return copy.deepcopy(default)  # a caller that changes it must not change the next answer
         try:
             if answer.approved:
-                return reading.parse(answer.value)
-        except ValidationError as unfit:
-            # The schema cannot tell everything that the type's own validators can.
-            complaint = "; ".join(_format_error(error) for error in unfit.errors(include_url=False))
-            if not execution.is_patched(f"the answer to approval {decided.id} does not fit its form"):
+                return parser.parse(answer.value)
+        except ValidationError as invalid:
+            # The type's own validators may reject a value that fits the schema.
+            problem = _format_errors(invalid)
+            if not execution.is_patched(f"the answer to approval {result.id} does not fit its form"):
                 with execution.guard_decoding():
-                    raise _make_unreadable_error(execution, question, decided, complaint) from unfit
-            asked = reading.request._replace(
-                question=f"{question}\n\nThe answer of {answer.answered_by or 'somebody'} was not accepted: {complaint}"
+                    raise _make_unreadable_error(execution, question, result, problem) from invalid
+            request = parser.request._replace(
+                question=f"{question}\n\nThe answer of {answer.answered_by or 'somebody'} was not accepted: {problem}"
             )
         else:
-            if not (choices or reading.form_adapter):
+            if not (choices or parser.form_adapter):
                 return False
-            raise _make_denied_error(execution, question, answer, decided)
+            raise _make_denied_error(execution, question, answer, result)
 
 
 class _AnswerParser:
-    """What is asked, and how an answer is read."""
+    """The request, and the parser of its answers."""
 
     def __init__(self, request: ApprovalRequest, form_adapter: TypeAdapter[Any] | None) -> None:
         self.request = request
         self.form_adapter = form_adapter
 
     def parse(self, value: Any) -> Any:
-        """What a person has answered, as workflow code gets it; raises ``ValidationError`` if it does not fit."""
+        """A person's answer, as workflow code gets it; raises ``ValidationError`` if it does not fit."""
         if self.form_adapter is not None:
             return self.form_adapter.validate_json(json.dumps(value))
         return value if self.request.choices else True
 
     def validate_default(self, on_timeout: Any) -> Any:
-        """``on_timeout``, as if it were an answer, which it must fit."""
+        """``on_timeout``, which must be a possible answer."""
         if self.form_adapter is not None:
             try:
                 return self.form_adapter.validate_python(on_timeout, strict=True)
-            except ValidationError as unfit:
-                complaint = "; ".join(_format_error(error) for error in unfit.errors(include_url=False))
-                raise DefinitionError(f"on_timeout={on_timeout!r} does not fit the form: {complaint}") from None
+            except ValidationError as invalid:
+                problem = _format_errors(invalid)
+                raise DefinitionError(f"on_timeout={on_timeout!r} does not fit the form: {problem}") from None
         if self.request.choices:
             if on_timeout not in self.request.choices:
                 raise DefinitionError(f"on_timeout={on_timeout!r} is none of the choices {self.request.choices}")
@@ -174,7 +175,8 @@ def _make_parser(question: str, choices: Sequence[str] | None, form: Any) -> _An
     if choices is None:
         return _AnswerParser(ApprovalRequest(question), None)
     given: tuple[Any, ...] = () if isinstance(choices, str) else tuple(choices)
-    if not given or len(set(given)) < len(given) or any(not isinstance(one, str) or not one.strip() for one in given):
+    is_valid = all(isinstance(choice, str) and choice.strip() for choice in given)
+    if not given or not is_valid or len(set(given)) < len(given):
         raise DefinitionError(f"choices= are different texts, such as ['staging', 'production'], not {choices!r}")
     return _AnswerParser(ApprovalRequest(question, choices=given), None)
 
@@ -197,9 +199,12 @@ def _build_form_adapter(form: Any) -> tuple[TypeAdapter[Any], bytes]:
         ) from None
 
 
-def _format_error(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"])
-    return f"{where}: {error['msg']}" if where else str(error["msg"])
+def _format_errors(invalid: ValidationError) -> str:
+    problems: list[str] = []
+    for error in invalid.errors(include_url=False):
+        field = ".".join(str(part) for part in error["loc"])
+        problems.append(f"{field}: {error['msg']}" if field else error["msg"])
+    return "; ".join(problems)
 
 
 def _make_unreadable_error(
@@ -228,9 +233,9 @@ def _make_denied_error(execution: Execution, question: str, answer: Answer, resu
 def _make_timeout_error(
     execution: Execution, question: str, policy: ApprovalPolicy, result: ApprovalResult
 ) -> ApprovalTimedOut:
-    whom = [who for who in policy.assignees if who]
-    asked = f" (asked: {', '.join(whom)})" if whom else ""
-    each = " each" if len(whom) > 1 else ""
+    names = [name for name in policy.assignees if name]
+    asked = f" (asked: {', '.join(names)})" if names else ""
+    each = " each" if len(names) > 1 else ""
     error = ApprovalTimedOut(
         f"nobody answered {question!r} (approval {result.id} of run {execution.run_id!r}) within "
         f"{policy.timeout:g} s{each}{asked}. Catch ApprovalTimedOut, or say on_timeout=, to go on without an answer; "

@@ -1,9 +1,9 @@
 """Workflows that workflow code calls: each is a run of its own, with its own journal, in its own queue.
 
-``await child(...)`` starts it and waits; cancelling the call cancels it. ``await child.start(...)`` starts it on its
-own: the handle may be waited for, signalled and cancelled, and the run lives on when its starter ends. Either way the
-run's id follows from the id of the run that starts it and from the place of the call, unless the child has a template
-or is given one. So a call that is made again after a crash finds the run that it has started.
+``await child(...)`` starts a run and waits; cancelling the call cancels the run. ``await child.start(...)`` starts an
+independent run, which may be awaited, signalled, and cancelled through its handle, and continues when its starter ends.
+Either way the run's id follows from the id of its parent and the position of the call, unless the child has an id
+template or is given an id. So a call that is repeated after a crash finds the run that it has started.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from holdfast.authoring.step import STORE_RETRY_POLICY
+from holdfast.authoring.step import STORE_RETRY_POLICY, define_step
 from holdfast.client.handle import Handle
-from holdfast.codec import codec_for, decode_error
+from holdfast.codec import decode_error
 from holdfast.codec.run_ids import MAX_ID_LENGTH
 from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.failure_origin import mark_origin
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
-from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition, WorkflowDefinition
+from holdfast.engine.definitions import ChildCall, StepCall, WorkflowDefinition
 from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import RunEnded, UsageError
 from holdfast.services.run_outcome import EndedRun, make_unsuccessful_error
@@ -47,7 +47,7 @@ async def call_child(execution: Execution, workflow: Workflow[..., Any], args: A
 
 
 def make_child_call(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> ChildCall:
-    """A call of a workflow by the next command of the calling run, which is to be issued at once."""
+    """A call of a workflow for the next command of the calling run, which must be issued at once."""
     new, make = _prepare_child(execution, workflow, args, kwargs)
 
     def check(answer: StartResult) -> None:
@@ -57,7 +57,7 @@ def make_child_call(execution: Execution, workflow: Workflow[..., Any], args: An
 
 
 async def start_child(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> Handle[Any]:
-    """Start a workflow on its own from workflow code."""
+    """Start an independent run from workflow code."""
     new, make = _prepare_child(execution, workflow, args, kwargs)
 
     def check(answer: StartResult) -> None:
@@ -75,7 +75,7 @@ async def start_child(execution: Execution, workflow: Workflow[..., Any], args: 
 def _prepare_child(
     execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any
 ) -> tuple[NewRun, Callable[[float], NewRun]]:
-    """The run to be started, and how it is made once it is known when."""
+    """The run to start, and a function that makes it for a start time."""
     definition, options = workflow.definition, workflow.start_options
     if options.dedup is not None:
         raise UsageError(
@@ -112,7 +112,7 @@ def _make_child_id(parent_id: str, name: str, position: str) -> str:
 
 
 async def _await_child(execution: Execution, definition: WorkflowDefinition, call: ChildCall) -> tuple[EndedRun, Any]:
-    """How the run of this call ended, and its result; raises if it has none."""
+    """How the run of this call ended, and its result; raises if it failed."""
     outcome = await execution.issue(RecordKind.CHILD, definition.name, call)
     record = outcome.record
     if record.ok:
@@ -144,7 +144,7 @@ def _decode_failure(execution: Execution, outcome: Outcome, definition: Workflow
 
 
 class _WorkflowStoreProvider(StoreProvider):
-    """How a handle reaches a run from workflow code: every change is a recorded command, and nothing can be read."""
+    """The store for handles in workflow code: every change is a recorded command, and nothing can be read."""
 
     can_read = False
 
@@ -165,7 +165,7 @@ class _WorkflowStoreProvider(StoreProvider):
 
     @override
     async def wait_for_end(self, run_id: str) -> EndedRun:
-        # No longer waiting for it does not cancel it.
+        # Cancelling this wait does not cancel the run.
         ended, _ = await _await_child(self._execution, self._definition, ChildCall(run_id, lambda _: None))
         return ended
 
@@ -174,29 +174,21 @@ class _WorkflowStoreProvider(StoreProvider):
         outcome = await self._execution.issue(RecordKind.STEP, _CHANGE_STEP.name, StepCall(_CHANGE_STEP, (op,), {}))
         if not outcome.record.ok:
             raise _decode_failure(self._execution, outcome, self._definition)
-        verdict = OpStatus(json.loads(outcome.record.payload or b"null"))
-        # Told here: who asks outside reads the run again to tell how it ended.
-        if verdict is OpStatus.ENDED and not isinstance(op, AnswerApproval):
+        status = OpStatus(json.loads(outcome.record.payload or b"null"))
+        # Raised here: outside of workflow code, the caller reads the run again to say how it ended.
+        if status is OpStatus.ENDED and not isinstance(op, AnswerApproval):
             ended = RunEnded(f"run {op.run_id!r} has ended: it can be neither signalled nor changed", op.run_id)
             mark_origin(ended, outcome.origin)
             raise ended
-        return verdict
+        return status
 
 
 async def _change_run(op: ClientOp) -> str:
-    """Carried out as a step: send a signal to another run, or cancel, pause or resume it."""
+    """A step that sends a signal to another run, or cancels, pauses, or resumes it."""
     executor = get_step_executor()
     if isinstance(op, SendSignal) and op.dedup_key is None:
         op = op._replace(dedup_key=executor.idempotency_key)  # a step may run again after a crash: it counts once
     return (await executor.change_run(op)).value
 
 
-_CHANGE_STEP = StepDefinition(
-    name="change run",
-    function=_change_run,
-    is_async=True,
-    output_codec=codec_for(str),
-    parameters=("op",),
-    namespace={},
-    retry=STORE_RETRY_POLICY,
-)
+_CHANGE_STEP = define_step(_change_run, "change run", retry=STORE_RETRY_POLICY)

@@ -1,8 +1,8 @@
-"""``compensate=``: what undoes a step, and where it gets its arguments from.
+"""``compensate=``: the step that undoes another one, and how it gets its arguments.
 
-Binding is by name, and fixed when the step is declared, so that nothing about it can go wrong on the day when a run has
-to be undone: a parameter that is named like one of the step's takes that argument, and the one other parameter without
-a default takes the step's output.
+Arguments are bound by name. The binding is fixed when the step is declared, so that nothing can go wrong when a run has
+to be compensated: a parameter that is named like one of the step's takes that argument, and the one other parameter
+without a default takes the step's output.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ _KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEY
 
 
 def make_compensation(step: StepDefinition, compensating_step: StepDefinition, subject: str) -> Compensation:
-    """The compensation ``compensating_step`` of ``step``; ``subject`` says in messages which step is meant."""
+    """The compensation ``compensating_step`` of ``step``; ``subject`` names the step in messages."""
     label = f"{subject}: its compensation {compensating_step.name!r}"
     if compensating_step.invoke is not None:
         raise DefinitionError(f"{label} asks a model, and what undoes a step must do just that: let it be a plain step")
     if compensating_step.compensation is not None:
         raise DefinitionError(
             f"{label} has a compensation itself ({compensating_step.compensation.step.name!r}), and nothing is undone "
-            "twice: "
-            f"drop compensate= from {compensating_step.name!r}"
+            f"twice: drop compensate= from {compensating_step.name!r}"
         )
     signature = inspect.signature(step.function)
-    taken: list[str] = []
+    shared: list[str] = []
     others: list[str] = []
     for parameter in inspect.signature(compensating_step.function).parameters.values():
         if parameter.kind not in _KEYWORD_KINDS:
@@ -37,7 +36,7 @@ def make_compensation(step: StepDefinition, compensating_step: StepDefinition, s
                 f"parameters: name what it needs"
             )
         if parameter.name in signature.parameters:
-            taken.append(parameter.name)
+            shared.append(parameter.name)
         elif parameter.default is inspect.Parameter.empty:
             others.append(parameter.name)
     if len(others) > 1:
@@ -47,14 +46,10 @@ def make_compensation(step: StepDefinition, compensating_step: StepDefinition, s
             f"{label} takes {names}, and only one parameter can take the step's output. Name the others like the "
             f"parameters of the step that they are to take ({known}), or give them defaults."
         )
-    takes_output = others[0] if others else None
 
     def bind(output: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        arguments = {name: given.arguments[name] for name in taken}
-        if takes_output is not None:
-            arguments[takes_output] = output
-        return arguments
+        return {name: given.arguments[name] for name in shared} | dict.fromkeys(others, output)
 
     return Compensation(compensating_step, bind)

@@ -19,7 +19,7 @@ class SourceLocation(NamedTuple):
 
 
 def find_source_location(function: Callable[..., Any]) -> SourceLocation | None:
-    """Where a function was defined; for the function that runs a class workflow, where the class was."""
+    """Where a function was defined; for the function that runs a class workflow, where the class was defined."""
     known: SourceLocation | None = getattr(function, "holdfast_defined_at", None)
     if known is not None:
         return known
@@ -29,7 +29,7 @@ def find_source_location(function: Callable[..., Any]) -> SourceLocation | None:
 
 def find_class_location(cls: type[Any]) -> SourceLocation:
     """Where a class that is being decorated was defined."""
-    # Before Python 3.13 a class does not know its line; but whoever decorates it stands there.
+    # Before Python 3.13 a class does not know its line, but the decorator's caller is there.
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         if frame.f_globals.get("__name__") == cls.__module__:
@@ -41,9 +41,9 @@ def find_class_location(cls: type[Any]) -> SourceLocation:
 
 
 def attribute_to_caller(function: Any, name: str, *skip_paths: str) -> dict[str, Any]:
-    """Give a function that stands for an agent its name, and the place of whoever has defined the agent.
+    """Give the function of an agent the agent's name, and the source location that defines the agent.
 
-    That is the innermost caller whose file begins with none of ``skip_paths``. Returns the globals there.
+    That is the innermost caller with a file that begins with none of ``skip_paths``. Returns the globals there.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and frame.f_code.co_filename.startswith(skip_paths):
@@ -68,14 +68,13 @@ def resolve_hints(function: Callable[..., Any]) -> dict[str, Any]:
     except NameError as error:
         raise DefinitionError(
             f"{function.__name__!r} ({format_location(function)}): an annotation cannot be resolved ({error}). "
-            "Holdfast "
-            f"needs it to record values by their type: import it at the top of the module, outside `if "
-            f"TYPE_CHECKING:`."
+            "Holdfast needs it to record values by their type: import it at the top of the module, outside `if "
+            "TYPE_CHECKING:`."
         ) from None
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine (also for callable objects and partials)."""
+    """Whether calling it returns a coroutine (also for callable objects and partials)."""
     while hasattr(function, "func"):
         function = function.func  # type: ignore[attr-defined]
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

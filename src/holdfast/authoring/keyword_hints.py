@@ -1,4 +1,4 @@
-"""Hints for keyword arguments that belong to another framework: the error names the word that we use."""
+"""Hints for keyword arguments of other frameworks: the error names the right one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ R = TypeVar("R")
 
 
 def reject_unknown_keywords(subject: str, **hints: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Refuse unknown keyword arguments of a function with ``DefinitionError``, which names the right one.
+    """Reject unknown keyword arguments of a function with a ``DefinitionError`` that names the right one.
 
     Args:
-        subject: what users call the function, such as ``@step``.
-        hints: by a word that others use, what to write instead.
+        subject: the function as users write it, such as ``@step``.
+        hints: what to write instead, by argument of another framework.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

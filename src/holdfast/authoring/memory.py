@@ -1,8 +1,8 @@
 """``memory``: values that outlive runs.
 
-In workflow code each call is a recorded step: what was read is the same on every replay, and what is put or deleted
-changes in the same transaction as the step's record, so it happens once, whatever crashes. In a step, in a tool and
-outside of runs a call goes to the store at once.
+In workflow code each call is a recorded step: a value that was read is the same on every replay, and a put or delete is
+committed in the same transaction as the step's record, so it happens once, whatever crashes. In a step, in a tool, and
+outside of runs, a call goes to the store at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MISSING = object()
 
 
 class _CurrentStoreProvider(StoreProvider):
-    """The way to the store of the calling step, or of this loop's runtime."""
+    """The store of the calling step, or of this loop's runtime."""
 
     async def _find(self) -> StoreProvider:
         executor = find_step_executor()
@@ -56,56 +56,50 @@ class WorkflowMemory(AsyncMemory):
 
     @override
     async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
-        """Keep a value under a key, in place of the one that is there.
+        """Store a value under a key, replacing any earlier one.
 
         Args:
-            namespace: who or what it belongs to, such as ``"user/42"``. Namespaces know nothing of each other.
-            key: its name there.
-            value: what can be recorded: plain data, a dataclass, a pydantic model.
-            text: the words that ``search`` finds it by; those of the value unless given.
+            namespace: who or what it belongs to, such as ``"user/42"``. Namespaces are independent of each other.
+            key: its name in the namespace.
+            value: anything that can be recorded: plain data, a dataclass, a pydantic model.
+            text: the words that ``search`` finds it by (default: the words of the value).
         """
-        execution = get_current_execution()
-        if execution is None:
-            await _outside_runs.put(namespace, key, value, text=text)
-            return
-        await _invoke_as_step(execution, "memory.put", partial(_put, namespace, key, value, text), None, namespace, key)
+        if (execution := get_current_execution()) is None:
+            return await _outside_runs.put(namespace, key, value, text=text)
+        put = partial(_put, namespace, key, value, text)
+        return await _invoke_as_step(execution, "memory.put", put, None, namespace, key)
 
     @overload
     async def get(self, namespace: str, key: str, default: Any = None) -> Any: ...
     @overload
     async def get(self, namespace: str, key: str, default: T | None = None, *, type: type[T]) -> T | None: ...
     async def get(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
-        """The value under a key, or ``default``. With a ``type``, it is checked against it, and comes back as one."""
-        execution = get_current_execution()
-        if execution is None:
+        """The value under a key, or ``default``. With a ``type``, the value is validated and returned as that type."""
+        if (execution := get_current_execution()) is None:
             return await _outside_runs.get(namespace, key, default, type=type)
         read = partial(_get, namespace, key, type)
         found = await _invoke_as_step(execution, "memory.get", read, list[type], namespace, key)
         return found[0] if found else default
 
     async def search(self, namespace: str, query: str, *, limit: int = 10) -> list[MemoryEntry]:
-        """Values that have some of these words in them (or in their key), the best match first."""
-        execution = get_current_execution()
-        if execution is None:
+        """Values that contain some of these words (or have them in their key), the best match first."""
+        if (execution := get_current_execution()) is None:
             return await _outside_runs.search(namespace, query, limit=limit)
         read = partial(_search, namespace, query, limit)
         return await _invoke_as_step(execution, "memory.search", read, list[MemoryEntry], namespace, query)
 
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[MemoryEntry]:
-        """Values in the order of their keys, those behind the key ``after``."""
-        execution = get_current_execution()
-        if execution is None:
+        """Values in the order of their keys, starting after the key ``after``."""
+        if (execution := get_current_execution()) is None:
             return await _outside_runs.list(namespace, after=after, limit=limit)
         read = partial(_list, namespace, after, limit)
         return await _invoke_as_step(execution, "memory.list", read, list[MemoryEntry], namespace, after)
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Forget a value; harmless if there is none."""
-        execution = get_current_execution()
-        if execution is None:
-            await _outside_runs.delete(namespace, key)
-            return
-        await _invoke_as_step(execution, "memory.delete", partial(_delete, namespace, key), None, namespace, key)
+        """Delete a value; harmless if there is none."""
+        if (execution := get_current_execution()) is None:
+            return await _outside_runs.delete(namespace, key)
+        return await _invoke_as_step(execution, "memory.delete", partial(_delete, namespace, key), None, namespace, key)
 
 
 memory = WorkflowMemory()
@@ -115,14 +109,14 @@ memory = WorkflowMemory()
 async def _invoke_as_step(
     execution: Execution, name: str, function: Callable[..., Coroutine[Any, Any, Any]], output: Any, *preview_args: str
 ) -> Any:
-    async def carry_out(namespace: str, target: str) -> Any:
+    async def call(namespace: str, target: str) -> Any:
         return await function()
 
-    step = StepDefinition(name, carry_out, True, codec_for(output), ("namespace", "what"), {})
+    step = StepDefinition(name, call, True, codec_for(output), ("namespace", "what"), {})
     return await invoke(execution, step, preview_args, {})
 
 
-# What the steps do
+# The functions of the steps
 
 
 async def _put(namespace: str, key: str, value: Any, text: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from holdfast.authoring.step import Step, apply_modifier
@@ -12,12 +13,12 @@ from holdfast.errors import DefinitionError
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_MAX_CONCURRENCY = 10
-"""How many items are under way at once, unless ``@parallel`` says otherwise."""
+"""The default number of items that are in flight at once."""
 
 
 @dataclass(frozen=True)
 class ParallelModifier:
-    """The mark that ``@parallel`` leaves."""
+    """The modifier that ``@parallel`` makes."""
 
     max_concurrency: int
     decorator_name: str = "@parallel"
@@ -39,18 +40,14 @@ def parallel(*, max_concurrency: int = DEFAULT_MAX_CONCURRENCY) -> Callable[[F],
 def parallel(method: Any = None, /, *, max_concurrency: int = DEFAULT_MAX_CONCURRENCY) -> Any:
     """Call a step of a class workflow once for each item of a list; its output is the list of the outputs, in order.
 
-    Every item is recorded by itself. The items are the output of the only dependency, or what the parameter named by
-    ``@step(..., each="parameter")`` is bound to. Stands above or below ``@step``.
+    Each item has its own record. The items are the output of the only dependency, or the value of the parameter named
+    by ``@step(..., each="parameter")``. May be above or below ``@step``.
 
     Args:
         method: the method, when there are no options.
-        max_concurrency: how many items may be under way at once.
+        max_concurrency: how many items may be in flight at once.
     """
     if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"@parallel: max_concurrency={max_concurrency!r} must be a whole number, 1 or more")
-    mark = ParallelModifier(max_concurrency)
-
-    def decorate(target: Any) -> Any:
-        return apply_modifier(mark, target)
-
+    decorate = partial(apply_modifier, ParallelModifier(max_concurrency))
     return decorate if method is None else decorate(method)

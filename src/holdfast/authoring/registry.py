@@ -1,11 +1,11 @@
 """The workflows that this process knows, by name and version.
 
 A workflow's name does not contain its module, so that a script (`__main__.etl`) and a worker that imports it
-(`app.etl`) speak of the same workflow. The price is that a name must be unique in a program.
+(`app.etl`) mean the same workflow. So a name must be unique in a program.
 
 A program may have several definitions of one workflow, with different versions: the old function for the runs that were
-started with it, and the new one. A definition is known under the *served name* (see ``stores.served_versions``) of each
-version that it serves; without versions, that is the workflow's name.
+started with it, and the new one. A definition is registered under the *served name* (see ``stores.served_versions``) of
+each version that it serves; without versions, that is the workflow's name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ definitions: dict[str, WorkflowDefinition] = {}
 
 
 def register(definition: WorkflowDefinition) -> None:
-    """Make a workflow known. Defining the same function or class again (a reload, a notebook cell) replaces it."""
+    """Register a workflow. Defining the same function or class again (a reload, a notebook cell) replaces it."""
     for name in definition.served_names:
         known = definitions.get(name)
         if known is not None and not _is_same_source(known, definition):
@@ -42,9 +42,8 @@ def _describe_duplicate(name: str, one: WorkflowDefinition, other: WorkflowDefin
     places = f"{format_location(one.function)} and {format_location(other.function)}"
     if not version and not one.also_served_versions and not other.also_served_versions:
         return (
-            f"two workflows are named {workflow!r}: {places}. "
-            f"Runs are found by name: give one of them another with `name=...`, or a `version=` of its own if it is "
-            f"other code for the same workflow."
+            f"two workflows are named {workflow!r}: {places}. Runs are found by name: give one of them another with "
+            "`name=...`, or a `version=` of its own if it is other code for the same workflow."
         )
     runs = f"of version {version!r}" if version else "without a version"
     return (

@@ -1,8 +1,8 @@
-"""``Runtime``: an open engine in this process, and the one that is used when none was opened.
+"""``Runtime``: an open engine in this process, and the default runtime if none was opened.
 
 A runtime belongs to the event loop that opened it. ``await etl("acme")`` uses the runtime opened last on the running
-loop; with none, the default one is opened from ``HOLDFAST_URL``, else on the SQLite file ``.holdfast/runs.db``. When
-its loop has closed, the next use opens another, so two calls of ``asyncio.run``, and notebooks, work.
+loop. If there is none, it opens the default runtime, on ``HOLDFAST_URL`` or the SQLite file ``.holdfast/runs.db``. When
+its loop has closed, the next use opens another one, so two calls of ``asyncio.run``, and notebooks, work.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_GRACE_S = 30.0
-"""Seconds that steps in flight get to end when a worker is told to stop."""
+"""Seconds that steps in flight get to end when a worker stops."""
 
 
 class Runtime:
     """An open engine: it starts runs, and executes those of the workflows that this process knows.
 
     Args:
-        url: the store, such as ``sqlite:///runs.db``; ``HOLDFAST_URL`` or the default file unless given.
-        namespace: whose runs, where several programs or tenants share a store; what the URL says unless given, else
-            ``HOLDFAST_NAMESPACE``, else ``default``.
-        lease: the time after which a silent worker counts as dead, where nothing quicker tells.
+        url: the store, such as ``sqlite:///runs.db`` (default: ``HOLDFAST_URL``, else the default file).
+        namespace: separates the runs of several programs or tenants that share a store (default: that of the URL, else
+            ``HOLDFAST_NAMESPACE``, else ``default``).
+        lease: the time after which a silent worker counts as dead, if nothing shows it earlier.
         max_concurrency: how many runs may be in memory at once.
-        queues: take runs only from these queues (names, or ``Queue`` objects); from all unless given.
-        workflows: execute only the workflows of these names (``"etl"``: all versions that this process knows;
-            ``"etl@2"``: one of them); all that this process knows unless given.
+        queues: take runs only from these queues: names, or ``Queue`` objects (default: all).
+        workflows: execute only the workflows with these names: ``"etl"`` means all versions that this process knows,
+            ``"etl@2"`` one of them (default: all that this process knows).
         max_blocked: how long a step may block the event loop of this process. After that the worker stops
             renewing its lease, and others take its runs over.
-        max_value: the largest value that is recorded, in bytes; 64 MiB unless given.
-        encryption: seals what is recorded, such as ``AesEncryption(key)``; with the keys in
-            ``HOLDFAST_ENCRYPTION_KEYS`` unless given, and not at all without either.
+        max_value: the largest value that can be recorded, in bytes (default: 64 MiB).
+        encryption: encrypts what is recorded, such as ``AesEncryption(key)`` (default: with the keys in
+            ``HOLDFAST_ENCRYPTION_KEYS``, if there are any).
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Runtime:
     ) -> None:
         target = resolve_store_url(url, namespace)
         self.url = redact_url(target)
-        """The store's URL, as people may see it."""
+        """The store's URL, without secrets."""
         self._engine = _create_engine(
             target,
             _select_definitions(workflows),
@@ -106,7 +106,7 @@ class Runtime:
         await self.close()
 
     async def open(self) -> None:
-        """Connect and begin to take runs; from now on this loop's workflows use this runtime."""
+        """Connect and start to take runs; from now on this loop's workflows use this runtime."""
         if self._loop is not None:
             raise UsageError("this Runtime was opened before: make a new one")
         self._loop = asyncio.get_running_loop()
@@ -121,7 +121,7 @@ class Runtime:
         await self._engine.close(grace_s)
 
     async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Start a run, or join the one that is there, and return a handle to it."""
+        """Start a run, or join the existing one, and return a handle to it."""
         definition, options = workflow.definition, workflow.start_options
         given = workflow.prepare_start(args, kwargs)
         inputs = definition.inputs_codec.encode(given.args, given.kwargs)
@@ -137,7 +137,7 @@ class Runtime:
         )
         if given.bind_run is not None:
             given.bind_run(new.id)
-        # Who names the run to be joined means no other one.
+        # A caller that names the run to join means no other one.
         join_orphan = new.has_generated_id and not options.new and not new.dedup_key
         run = resolve_start(await engine.start(new, join_orphan=join_orphan), new)
         if given.bind_run is not None and run.id != new.id:
@@ -149,7 +149,7 @@ class Runtime:
     async def run_worker(
         self, *, grace: Duration = DEFAULT_GRACE_S, stop: asyncio.Event | None = None, exit_if_blocked: bool = False
     ) -> None:
-        """Serve runs until told to stop: by SIGTERM, by SIGINT, or by ``stop``. Then finish or hand over, and close.
+        """Serve runs until SIGTERM, SIGINT, or ``stop``. Then finish or hand over, and close.
 
         Steps in flight get ``grace`` to end and be recorded; no new ones are started meanwhile. A second
         signal hands over at once. If a step blocks the event loop, nothing can be handed over: then a signal ends the
@@ -159,20 +159,18 @@ class Runtime:
         Args:
             grace: how long steps in flight get to end.
             stop: stop when this is set.
-            exit_if_blocked: end the process when a step has blocked the event loop for ``max_blocked``, for whoever
-                started it to start it again. For a process that does nothing else.
+            exit_if_blocked: end the process when a step has blocked the event loop for ``max_blocked``, so that a
+                supervisor can restart it. For a process that does nothing else.
         """
         grace_s = duration_to_seconds(grace, "run_worker: grace", may_be_zero=True)
-        engine, told = self._engine, stop or asyncio.Event()
+        engine, stop = self._engine, stop or asyncio.Event()
         if isinstance(engine, JournalEngine):
-            engine.on_fatal_store_error = told.set
+            engine.on_fatal_store_error = stop.set
         if exit_if_blocked:
-            self._engine.on_stuck = lambda: end_process(
-                "a step has blocked the event loop of this process for too long"
-            )
-        signals = StopSignalHandler(lambda: self._engine.skip_grace() if told.is_set() else told.set(), grace_s)
+            engine.on_stuck = lambda: end_process("a step has blocked the event loop of this process for too long")
+        signals = StopSignalHandler(lambda: engine.skip_grace() if stop.is_set() else stop.set(), grace_s)
         with signals, forked_child.guard_signals(STOP_SIGNALS):
-            await told.wait()
+            await stop.wait()
             log.info("stopping: steps in flight get %g s to end, then their runs are handed over", grace_s)
             await self.close(grace_s)
         if isinstance(engine, JournalEngine) and engine.fatal_store_error is not None:
@@ -180,12 +178,12 @@ class Runtime:
 
     @property
     def store_provider(self) -> StoreProvider:
-        """The way to its store, for Holdfast's own code. Yours uses handles, or a ``Client``."""
+        """Access to its store, for Holdfast's own code. Your code uses handles, or a ``Client``."""
         return EngineStoreProvider(self._engine)
 
     @classmethod
     async def current(cls) -> Runtime:
-        """The runtime of the step that calls; else the one opened last on the running loop, or the default one."""
+        """The runtime of the calling step, else the one opened last on the running loop, or the default one."""
         loop = asyncio.get_running_loop()
         step = step_context.find_step_executor()
         for runtime in list(_open_runtimes):
@@ -196,33 +194,33 @@ class Runtime:
                 runtime._engine.abandon()
         here = [runtime for runtime in reversed(_open_runtimes) if runtime._loop is loop]
         if here:
-            # What a step starts is for the store of its run: there may be others here, of other namespaces.
+            # A step starts runs in the store of its own run: other runtimes here may be of other namespaces.
             return next((runtime for runtime in here if step is not None and runtime._engine is step.engine), here[0])
         opening = _opening_tasks.get(loop)
         if opening is None:
-            # One task opens it for everybody who asks meanwhile; a caller that is cancelled does not stop it.
+            # One task opens it for all callers; a caller that is cancelled does not stop it.
             opening = _opening_tasks[loop] = loop.create_task(_open_default())
             opening.add_done_callback(lambda _: _opening_tasks.pop(loop, None))
         return await asyncio.shield(opening)
 
     @property
     def namespace(self) -> str:
-        """Whose runs these are."""
+        """The namespace of its runs."""
         return self._engine.store.namespace
 
     @property
     def worker_id(self) -> int:
-        """The number under which this runtime is registered as a worker."""
+        """The id of this runtime as a worker."""
         return self._engine.worker_id
 
     @property
     def is_closed(self) -> bool:
-        """Whether the engine has been closed, by hand or because its loop ended."""
+        """Whether the runtime was closed, explicitly or because its loop ended."""
         return self._engine.is_closed
 
 
 class StepStoreProvider(StoreProvider):
-    """The way to the store of the engine that executes a step."""
+    """The store of the engine that executes a step."""
 
     def __init__(self, engine: StepEngine) -> None:
         self._step_engine = engine
@@ -241,7 +239,7 @@ class StepStoreProvider(StoreProvider):
 
 
 class EngineStoreProvider(StepStoreProvider):
-    """The way to the store of an open engine, which also executes runs itself."""
+    """The store of an open engine, which also executes runs itself."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -285,7 +283,7 @@ def _create_engine(
     max_value: int,
     encryption: Encryption | None,
 ) -> Engine:
-    """The engine that a URL means."""
+    """The engine for a URL."""
     limits = queue_options.declared_limits
     if is_temporal_url(url):
         from holdfast.stores.temporal.targets import parse_target
@@ -302,19 +300,19 @@ def _create_engine(
 
 
 def _select_definitions(workflows: Collection[str] | None) -> Mapping[str, WorkflowDefinition]:
-    """The definitions of these workflows; of all, also those still to come, unless given."""
+    """The definitions of these workflows (default: all, including those defined later)."""
     if workflows is None:
         return definitions
-    chosen = {name: one for name, one in definitions.items() if name in workflows or one.name in workflows}
-    found = chosen.keys() | {one.name for one in chosen.values()}
+    selected = {name: one for name, one in definitions.items() if name in workflows or one.name in workflows}
+    found = selected.keys() | {one.name for one in selected.values()}
     if unknown := [name for name in workflows if name not in found]:
         known = ", ".join(definitions) or "none"
         raise UsageError(f"Runtime: no workflow {unknown[0]!r} is defined in this process (known: {known})")
-    return chosen
+    return selected
 
 
 def _declare_queues(queues: Collection[str | Queue] | None) -> tuple[str, ...] | None:
-    """The queues to serve, by name; those with limits are known from now on."""
+    """The names of the queues to serve; declares those with limits."""
     if queues is None:
         return None
     if isinstance(queues, str | Queue):

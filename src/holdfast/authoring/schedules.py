@@ -1,7 +1,7 @@
-"""``Schedule``: when a workflow is to be started, declared in code.
+"""``Schedule``: when to start runs of a workflow, declared in code.
 
-It belongs to the definition of its workflow, so that the workers that know the one announce the other. What a worker
-does with it is told in ``engine.schedule_ticker``.
+It belongs to the definition of its workflow, so the workers that know the workflow announce it.
+``engine.schedule_ticker`` fires it.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from holdfast.authoring.workflow import Workflow
 
 _locations: dict[str, str] = {}
-"""Where the schedules of this process are declared, by name."""
+"""The source locations of the schedules of this process, by name."""
 
 
 class Schedule:
     """Starts a run of a workflow whenever it is due, once in the whole fleet.
 
     ``Schedule("nightly", etl, "acme", cron="0 2 * * *", zone="Europe/Berlin")``; or, for a workflow that needs no
-    inputs, ``@workflow(schedule=Schedule(cron="0 2 * * *"))``. Runs are started with the options of the workflow that
-    is given: ``Schedule("nightly", etl.options(priority=5), ...)``.
+    inputs, ``@workflow(schedule=Schedule(cron="0 2 * * *"))``. Runs are started with the options of the given workflow:
+    ``Schedule("nightly", etl.options(priority=5), ...)``.
 
     Args:
-        name: what it is called; the ids of its runs begin with it. In ``@workflow(schedule=...)`` the workflow's name
-            unless given.
-        workflow: what is started; in ``@workflow(schedule=...)`` it is left out.
+        name: the schedule's name, with which the ids of its runs begin. In ``@workflow(schedule=...)`` it may be left
+            out (default: the workflow's name).
+        workflow: the workflow to start; left out in ``@workflow(schedule=...)``.
         args: the inputs of each run.
         inputs: the inputs of each run, by name.
         cron: when, as a cron expression of five fields (or six, with seconds in front).
-        every: when, as an interval: seconds, a ``timedelta``, or words such as ``15 min``.
-        zone: the time zone whose clock a cron expression is read by; UTC unless given.
-        start: when an interval begins to count.
-        catch_up: what becomes of ticks that were missed because no worker was there, or it was paused: ``skip`` fires
-            none, ``last`` the newest, ``all`` each.
-        max_catch_up: at most so many missed ticks fire at once; the newest do.
-        overlap: ``skip`` starts nothing while the run before is under way.
+        every: when, as an interval: seconds, a ``timedelta``, or text such as ``15 min``.
+        zone: the time zone of a cron expression (default: UTC).
+        start: when an interval starts to count.
+        catch_up: what happens to ticks that were missed because no worker was running, or the schedule was paused:
+            ``skip`` fires none, ``last`` the newest, ``all`` each.
+        max_catch_up: the maximum number of missed ticks that fire at once, the newest ones.
+        overlap: ``skip`` starts nothing while the previous run is unfinished.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class Schedule:
         return f"schedule{'' if name is None else f' {name!r}'} ({self._location})"
 
     def declare(self, workflow: Workflow[..., Any]) -> None:
-        """Let workers that know the workflow announce it."""
+        """Add the schedule to the workflow's definition, so that workers announce it."""
         definition, options = workflow.definition, workflow.start_options
         name = definition.name if self.name is None else self.name
-        where = self._describe(name)
+        subject = self._describe(name)
         single = (options.id, options.delay_s or None, options.new or None, options.version, options.dedup)
-        if any(one is not None for one in single):
+        if any(option is not None for option in single):
             raise DefinitionError(
-                f"{where}: the options id=, delay=, new=, dedup=, debounce= and version= are for a single start. The "
+                f"{subject}: the options id=, delay=, new=, dedup=, debounce= and version= are for a single start. The "
                 f"ids of these runs are made of the schedule's name and their ticks, and their version is the newest "
                 f"that is served. overlap='skip' starts none while the one before is unfinished"
             )
         if "deps" in self._kwargs:
-            raise DefinitionError(f"{where}: deps are handed over within a process, and cannot be kept in a store")
+            raise DefinitionError(f"{subject}: deps are handed over within a process, and cannot be kept in a store")
         try:
             given = workflow.prepare_start(self._args, self._kwargs)
             new = build_schedule(
@@ -116,21 +116,21 @@ class Schedule:
                 is_declared_in_code=True,
             )
         except HoldfastError as error:
-            raise DefinitionError(f"{where}: {error}") from None
+            raise DefinitionError(f"{subject}: {error}") from None
         self._check_unique(new)
         _locations[name] = self._location
         definition.schedules[name] = new
 
     def _check_unique(self, new: ScheduleDefinition) -> None:
-        """Declaring the same one again (a reload, a notebook cell) replaces it."""
+        """Declaring the same schedule again (a reload, a notebook cell) replaces it."""
         for definition in definitions.values():
             known = definition.schedules.get(new.name)
             if known is None or known == new:
                 continue
-            place = _locations.get(new.name, "")
-            if place != self._location and not self._location.startswith("<") and "ipykernel" not in self._location:
+            location = _locations.get(new.name, "")
+            if location != self._location and not self._location.startswith("<") and "ipykernel" not in self._location:
                 raise DefinitionError(
-                    f"two schedules are named {new.name!r}, and are not the same: {place} ({known.workflow!r}, "
+                    f"two schedules are named {new.name!r}, and are not the same: {location} ({known.workflow!r}, "
                     f"{known.timing}) and {self._location} ({new.workflow!r}, {new.timing}). Give one of them another "
                     f"name."
                 )
@@ -141,6 +141,6 @@ class Schedule:
 
 
 def _find_caller_location() -> str:
-    """``file:line`` of the code that declares."""
+    """``file:line`` of the code that declares a schedule."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

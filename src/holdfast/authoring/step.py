@@ -1,14 +1,14 @@
 """``@step``: a function whose outcome is recorded when workflow code calls it.
 
-In workflow code a call is a command: it is carried out by the engine, its outcome is committed to the journal, and only
-then does the workflow see it, decoded from the recorded bytes. Anywhere else a call is a plain call.
+In workflow code a call is a command: the engine executes it and commits its outcome to the journal, and only then does
+the workflow see the outcome, decoded from the recorded bytes. Anywhere else a call is a plain call.
 
 With a number, ``@step(2, depends_on=1)``, it is a step of a class workflow (see ``classes``): the graph calls it.
 
-**Further decorators.** A decorator that says more about a step, such as ``@parallel``, may stand above ``@step`` or
-below it. It makes a ``StepModifier`` and hands it to ``apply_modifier``. Above, there is a ``Step`` already, and the
-mark is applied to it; below, there is only a function, which keeps the mark until ``@step`` finds it there. Either way
-the mark is asked once for the step that is to take the place of the one it is given.
+**Further decorators.** A decorator that modifies a step, such as ``@parallel``, may be above or below ``@step``. It
+makes a ``StepModifier`` and passes it to ``apply_modifier``. Above, there is a ``Step`` already, and the modifier is
+applied to it; below, there is only a function, which keeps the modifier until ``@step`` finds it. Either way the
+modifier is applied once, and returns the step that replaces the given one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 STORE_RETRY_POLICY = RetryPolicy(backoff=0.05, max_backoff=2.0, give_up_after=None, retry_on=(StoreUnavailable,))
-"""For steps of our own that change the store, and do nothing else. One that fails for a while keeps a run's place: that
-is not something that happened to the workflow."""
+"""For Holdfast's own steps that only change the store. While the store is unavailable, the run waits: that is not an
+outcome that the workflow should see."""
 
 RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseException], bool]
 
@@ -71,7 +71,7 @@ class Step(Generic[P, R]):
     @overload
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Callable[..., Coroutine[Any, Any, R]]: ...
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
-        # As functions do it; but a step without `self` that is kept in a class is no method of it.
+        # As functions do; but a step without `self` in a class is not a method.
         is_method = self.declaration is not None or self.definition.parameters[:1] == ("self",)
         return self if instance is None or not is_method else functools.partial(cast(Any, self), instance)
 
@@ -80,36 +80,36 @@ class Step(Generic[P, R]):
 
 
 class StepModifier(Protocol):
-    """What a further decorator has to say about a step."""
+    """A modification of a step by a further decorator."""
 
     @property
     def decorator_name(self) -> str:
-        """How the decorator is written, for messages."""
+        """The decorator as users write it, for messages."""
         ...
 
     def apply_to(self, step: Step[..., Any], /) -> Step[..., Any]:
-        """The step that takes the place of this one."""
+        """The step that replaces this one."""
         ...
 
 
 def apply_modifier(modifier: StepModifier, target: Any) -> Any:
-    """Apply a mark to a step, or leave it on a function for the ``@step`` above."""
-    marks, target = get_modifiers(target), get_wrapped_function(target)
+    """Apply a modifier to a step, or leave it on a function for the ``@step`` above."""
+    modifiers, target = get_modifiers(target), get_wrapped_function(target)
     if isinstance(target, Step):
         return modifier.apply_to(target)  # pyright: ignore[reportUnknownArgumentType]
     if not inspect.isfunction(target):
         raise DefinitionError(f"{modifier.decorator_name} goes on a method of a class workflow, not on {target!r}")
-    target.holdfast_marks = [*marks, modifier]  # type: ignore[attr-defined]
+    target.holdfast_marks = [*modifiers, modifier]  # type: ignore[attr-defined]
     return target
 
 
 def get_wrapped_function(target: Any) -> Any:
-    """The function itself, if a decorator has made a step of it already, in case that no ``@step`` comes above."""
+    """The function itself, if a decorator has already made a step of it, in case there is no ``@step`` above."""
     return getattr(target, "holdfast_below", target)
 
 
 def get_modifiers(function: Callable[..., Any]) -> list[StepModifier]:
-    """The marks that wait for ``@step``, the lowest first."""
+    """The modifiers that wait for ``@step``, the lowest first."""
     return getattr(function, "holdfast_marks", [])
 
 
@@ -128,24 +128,23 @@ def read_outcome(execution: Execution, step: StepDefinition, outcome: Outcome) -
     try:
         if record.ok:
             return step.output_codec.decode(payload, f"the output of step {step.name!r}")
-        whose = f"step {step.name!r} (#{record.position + 1}) of run {execution.run_id!r}"
-        error = decode_error(payload, [step.namespace], f"the error of {whose}")
+        subject = f"step {step.name!r} (#{record.position + 1}) of run {execution.run_id!r}"
+        error = decode_error(payload, [step.namespace], f"the error of {subject}")
     except UnreadableRecord as unreadable:
         if record.is_settled:
             raise _make_bad_settlement_error(execution, step, outcome, unreadable) from unreadable
-        # Not something to catch: the code no longer fits the journal.
+        # The run must stop, even if the workflow catches this: the code no longer fits the journal.
         execution.fatal_error = execution.fatal_error or unreadable
         raise
     mark_origin(error, outcome.origin)
-    error.add_note(f"raised in {whose}")
+    error.add_note(f"raised in {subject}")
     raise error
 
 
 def _make_bad_settlement_error(
     execution: Execution, step: StepDefinition, outcome: Outcome, unreadable: UnreadableRecord
 ) -> StepOutcomeUnknown:
-    """What came of a step is as unknown as before: it was settled, by somebody without the code, with what it cannot
-    have returned."""
+    """The outcome is still unknown: a person without the code settled the step with an invalid value."""
     error = StepOutcomeUnknown(
         f"step {step.name!r} of run {execution.run_id!r} was settled with a value that it cannot have returned: "
         f"{unreadable} Settle it again, with one that fits.",
@@ -165,7 +164,7 @@ _KEYWORD_HINTS = {
     "idempotent": "write effect='idempotent'",
     "once": "write effect='once'",
 }
-"""By what other frameworks call an argument, what to write here."""
+"""What to write instead of arguments that other frameworks have."""
 
 
 @overload
@@ -235,51 +234,50 @@ def step(
         first: an async function, or a plain one (which runs in a thread); or, in a class workflow, the step's number.
         depends_on: in a class workflow, the steps whose outputs this one takes: a number, the name of a method, or
             several of them.
-        after: in a class workflow, steps that must only have ended before.
-        when: in a class workflow, a plain function that tells whether the step runs at all. Its parameters are named
-            like earlier steps or inputs; the only other one takes the output of the only dependency.
+        after: in a class workflow, steps that must have ended before, without taking their outputs.
+        when: in a class workflow, a plain function that decides whether the step runs. Its parameters are named like
+            earlier steps or inputs; the only other one takes the output of the only dependency.
         each: in a class workflow, the parameter that takes the items of a list one by one; the output is a list, too.
-        name: what the journal calls it; the function's name unless given.
+        name: the step's name in the journal (default: the function's name).
         retries: how many more attempts after a failed one.
         backoff: seconds before the first retry; each further wait is twice as long, with jitter.
         max_backoff: the longest wait between two attempts.
-        retry_on: retry only these exceptions, or those for which this function returns true; by default every one.
+        retry_on: retry only these exceptions, or those for which this function returns true (default: all).
         give_up_on: never retry these.
         retry: a ``RetryPolicy``, in place of ``retries``, ``backoff``, ``max_backoff``, ``retry_on`` and
-            ``give_up_on``; it can also retry for a time (``give_up_after``), and heed what a server asks for.
-        timeout: seconds that one attempt may take. The thread of a plain function cannot be stopped: it runs on, and
+            ``give_up_on``; it can also retry for a time (``give_up_after``), and wait as long as a server asks for.
+        timeout: seconds that one attempt may take. The thread of a plain function cannot be stopped: it continues, and
             its outcome is dropped.
         effect: ``read`` (may run again), ``idempotent`` (may run again, with ``current_step().idempotency_key`` to make
             that harmless) or ``once`` (never again: see ``StepOutcomeUnknown``).
-        transaction: what the step does with ``current_step().connection``, in the store's own database, is committed
+        transaction: commit what the step does with ``current_step().connection``, in the store's own database,
             together with its outcome: exactly once, whenever a process dies.
-        compensate: what undoes this step if the run fails or is cancelled: a function, or a step with retries and a
-            time-out of its own; in a class workflow, also the name of a method. A parameter that is named like one of
-            this step's takes that argument, and the one other parameter without a default takes this step's output.
+        compensate: undoes this step if the run fails or is cancelled: a function, or a step with its own retries and
+            timeout; in a class workflow, also the name of a method. A parameter that is named like one of this step's
+            takes that argument, and the one other parameter without a default takes this step's output.
     """
     declared: StepDeclaration | None = None
     if first is not None and not callable(first) and not isinstance(first, staticmethod | classmethod):
         declared = make_declaration(first, depends_on, after, when, each, compensate)
 
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
-        marks, function = get_modifiers(function), get_wrapped_function(function)
+        modifiers, function = get_modifiers(function), get_wrapped_function(function)
         made = define_step(function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect, retry)
-        if transaction:
-            made = replace(made, is_transactional=True)
-        where = f"step {made.name!r} ({format_location(function)})"
-        if made.is_transactional and made.effect is Effect.ONCE:
+        made = replace(made, is_transactional=transaction)
+        subject = f"step {made.name!r} ({format_location(function)})"
+        if transaction and made.effect is Effect.ONCE:
             raise DefinitionError(
-                f"{where} has transaction=True, so it is run again only if nothing of it was committed: drop "
+                f"{subject} has transaction=True, so it is run again only if nothing of it was committed: drop "
                 f"effect='once', which would never run it again"
             )
         if declared is None:
-            check_no_graph_options(where, {"depends_on": depends_on, "after": after, "when": when, "each": each})
+            check_no_graph_options(subject, {"depends_on": depends_on, "after": after, "when": when, "each": each})
         if declared is None and compensate is not None:
-            undo = resolve_compensation(compensate, where)
-            made = replace(made, compensation=make_compensation(made, undo, where))
+            undo = resolve_compensation(compensate, subject)
+            made = replace(made, compensation=make_compensation(made, undo, subject))
         step: Step[..., Any] = Step(made, declared)
-        for mark in marks:
-            step = mark.apply_to(step)
+        for modifier in modifiers:
+            step = modifier.apply_to(step)
         return step
 
     return decorate if first is None or declared is not None else decorate(cast(Any, first))
@@ -299,18 +297,18 @@ class _StepDecorator:
 
 def define_step(
     function: Callable[..., Any],
-    name: str | None,
-    retries: int,
-    backoff: Duration,
-    max_backoff: Duration,
-    retry_on: RetryOn | None,
-    give_up_on: type[BaseException] | Sequence[type[BaseException]],
-    timeout: Duration | None,
-    effect: Effect | str,
+    name: str | None = None,
+    retries: int = 0,
+    backoff: Duration = 1.0,
+    max_backoff: Duration = 60.0,
+    retry_on: RetryOn | None = None,
+    give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    timeout: Duration | None = None,
+    effect: Effect | str = Effect.IDEMPOTENT,
     retry: RetryPolicy | None = None,
     noun: str = "step",
 ) -> StepDefinition:
-    """A function as a step, from the options of its decorator; ``noun`` is what messages call the step."""
+    """A function as a step, with the options of its decorator; messages call it a ``noun``."""
     if isinstance(function, staticmethod | classmethod):
         method = cast(Any, function)
         raise DefinitionError(
@@ -334,16 +332,16 @@ def define_step(
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"{where}: retries={retries!r} must be a whole number, 0 or more")
     if retry is None:
-        # A predicate is callable and no class; exception classes are callable, too.
+        # Exception classes are callable, too, so a predicate is a callable that is not a class.
         retry_if = retry_on if callable(retry_on) and not isinstance(retry_on, type) else None
         policy = RetryPolicy(
             retries=retries,
             backoff=declared_seconds(backoff, f"{where}: backoff") or 1.0,
             max_backoff=declared_seconds(max_backoff, f"{where}: max_backoff") or 60.0,
             give_up_after=None,
-            retry_on=(Exception,)
-            if retry_if or retry_on is None
-            else _validate_exception_types(retry_on, f"{where}: retry_on"),
+            retry_on=_validate_exception_types(
+                Exception if retry_if or retry_on is None else retry_on, f"{where}: retry_on"
+            ),
             retry_if=retry_if,
             give_up_on=_validate_exception_types(give_up_on, f"{where}: give_up_on"),
         )
@@ -371,7 +369,7 @@ def define_step(
 
 
 def validate_retry_policy(retry: Any, subject: str) -> RetryPolicy:
-    """What ``retry=`` names. Raises ``DefinitionError`` for anything but a policy."""
+    """The value of ``retry=``. Raises ``DefinitionError`` unless it is a policy."""
     if not isinstance(retry, RetryPolicy):
         raise DefinitionError(
             f"{subject}: retry is a RetryPolicy, as in RetryPolicy(give_up_after=3600), not {retry!r}"
@@ -380,14 +378,13 @@ def validate_retry_policy(retry: Any, subject: str) -> RetryPolicy:
 
 
 def resolve_compensation(value: Any, subject: str) -> StepDefinition:
-    """What ``compensate=`` names, as a step."""
+    """The value of ``compensate=``, as a step."""
     if isinstance(value, Step):
         step = cast("Step[..., Any]", value)
         if step.declaration is not None:
             raise DefinitionError(
                 f"{subject}: compensate={step.name!r} is step {step.declaration.number} of a class workflow, which "
-                "runs "
-                f"anyway: write it without a number"
+                "runs anyway: write it without a number"
             )
         return step.definition
     if isinstance(value, str):
@@ -397,12 +394,7 @@ def resolve_compensation(value: Any, subject: str) -> StepDefinition:
         )
     if not callable(value):
         raise DefinitionError(f"{subject}: compensate= is a function or a step, not {value!r}")
-    return make_plain_step(value)
-
-
-def make_plain_step(function: Callable[..., Any]) -> StepDefinition:
-    """A function as a step with no options."""
-    return define_step(function, None, 0, 1.0, 60.0, None, (), None, Effect.IDEMPOTENT)
+    return define_step(value)
 
 
 def _validate_exception_types(value: Any, subject: str) -> tuple[type[BaseException], ...]:

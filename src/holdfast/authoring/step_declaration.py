@@ -1,6 +1,6 @@
-"""What ``@step(2, depends_on=1, ...)`` says of a step of a class workflow, as it is written there.
+"""The declaration of a step of a class workflow, as written in ``@step(2, depends_on=1, ...)``.
 
-Only a class can tell what a number or the name of a method stands for, so most of this is looked into when the class is
+Only the class knows what a number or the name of a method refers to, so most of this is checked when the class is
 defined (see ``classes``).
 """
 
@@ -20,7 +20,7 @@ References = Reference | Sequence[Reference]
 
 @dataclass(frozen=True, slots=True)
 class StepDeclaration:
-    """The place of a step in the graph of its class."""
+    """A step in the graph of its class."""
 
     number: int
     depends_on: tuple[Reference, ...] = ()
@@ -45,7 +45,7 @@ def make_declaration(
     each: str | None,
     compensate: str | Callable[..., Any] | None,
 ) -> StepDeclaration:
-    """Check what can be checked without the class."""
+    """The declaration, checked as far as possible without the class."""
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise DefinitionError(
             f"@step({number!r}): the number of a step in a class workflow is a whole number, 1 or more: @step(1)"
@@ -69,7 +69,7 @@ def make_declaration(
 
 
 def check_no_graph_options(subject: str, options: dict[str, Any]) -> None:
-    """Options that only a step of a class workflow has."""
+    """Raise if an option was given that only a step of a class workflow has."""
     for option, value in options.items():
         if value is not None and value != ():
             raise DefinitionError(

@@ -1,14 +1,14 @@
-"""SIGTERM and SIGINT of a process that serves runs: they stop it, also while its event loop is blocked.
+"""SIGTERM and SIGINT of a process that serves runs: they stop it, even while its event loop is blocked.
 
-A handler of asyncio is called by the loop, so a step that blocks the loop would make the process deaf. Here the handler
-is Python's own, which the main thread calls between two bytecodes, and asks the loop to call back. Native code may not
-come to a bytecode for long either. Hence a thread, which hears of each signal through a socket (the *wakeup file
-descriptor*, into which the C handler writes at once): if the loop does not answer for as long as it was given to stop,
-the thread ends the process. Its runs are then taken over as after a crash.
+The loop calls the signal handlers of asyncio, so a step that blocks the loop would also block signals. So this is
+Python's own handler, which the main thread calls between two bytecodes, and which asks the loop to call back. Native
+code may not reach a bytecode for a long time either. So there is also a thread, which receives each signal through a
+socket (the *wakeup file descriptor*, into which the C handler writes at once): if the loop does not answer within the
+grace period, the thread ends the process. Other workers then take over its runs as after a crash.
 
-Some native code, such as a regular expression that backtracks for hours, also keeps the interpreter's lock, so that no
-thread of Python's runs. After a signal, ``faulthandler`` therefore watches the thread: it needs no lock, shows where
-the process stands, and ends it. (Native code that keeps the lock and never looks for signals can only be killed.)
+Some native code, such as a regular expression that backtracks for hours, also holds the interpreter's lock, so no
+Python thread runs. After a signal, ``faulthandler`` therefore watches the thread: it needs no lock, prints the stack of
+the process, and ends it. (Native code that holds the lock and never checks for signals can only be killed.)
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from typing import Any, NoReturn
 log = logging.getLogger("holdfast")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""The signals that tell a worker to stop."""
+"""The signals that stop a worker."""
 FORCED_GRACE_S = 1.0
-"""Seconds for which a loop that was told twice to stop may be blocked."""
+"""Seconds for which the loop may be blocked after a second signal."""
 _POLL_INTERVAL_S = 0.1
 _WATCHDOG_MARGIN_S = 3.0
 """Seconds by which the thread may be late before ``faulthandler`` ends the process in its place."""
 
 
 class StopSignalHandler:
-    """While this block runs, signals call ``on_signal`` on the running loop; what handled them before is put back."""
+    """Inside this block, signals call ``on_signal`` on the running loop; afterwards the old handlers are restored."""
 
     def __init__(self, on_signal: Callable[[], object], grace_s: float) -> None:
         self._on_signal = on_signal
@@ -47,7 +47,7 @@ class StopSignalHandler:
         self._loop = asyncio.get_running_loop()
         self._previous_handlers: dict[signal.Signals, Any] = {}
         self._signal_count = 0
-        """How many signals to stop have come, as far as the main thread knows."""
+        """How many stop signals the main thread has received."""
         self._is_closed = False
         self._has_watchdog = False
         """``faulthandler`` watches the thread."""
@@ -70,9 +70,9 @@ class StopSignalHandler:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         replaced = signal.set_wakeup_fd(self._previous_wakeup_fd)
         if replaced != self._write_socket.fileno():
-            signal.set_wakeup_fd(replaced)  # of somebody who has come meanwhile, and is still there
+            signal.set_wakeup_fd(replaced)  # set by other code meanwhile, and still in use
         self._is_closed = True
-        self._write_socket.close()  # the thread hears of that, too
+        self._write_socket.close()  # this also wakes the thread
         self._thread.join()
         self._read_socket.close()
         if self._has_watchdog:
@@ -89,10 +89,10 @@ class StopSignalHandler:
         return self._grace_s if signal_count == 1 else FORCED_GRACE_S
 
     def _arm_watchdog(self, max_blocked_s: float) -> None:
-        """End the process if the thread is not heard of for a moment longer than this."""
+        """End the process if the thread does not re-arm the watchdog in this time, plus a margin."""
         if sys.__stderr__ is None:
-            return  # a process without a console, and faulthandler has nowhere to write to
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # it was closed
+            return  # the process has no console that faulthandler could write to
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr was closed
             faulthandler.dump_traceback_later(max_blocked_s + _WATCHDOG_MARGIN_S, exit=True, file=sys.__stderr__)
             self._has_watchdog = True
 
@@ -101,23 +101,23 @@ class StopSignalHandler:
     def _watch_loop(self) -> None:
         signals = 0
         answered: threading.Event | None = None
-        asked = 0.0
+        probed_at = 0.0
         while not self._is_closed:
             signals += self._receive_signals(should_block=signals == 0)
             if not signals or self._is_closed:
                 continue
             if answered is None or answered.is_set():
-                answered, asked = threading.Event(), time.monotonic()
+                answered, probed_at = threading.Event(), time.monotonic()
                 self._arm_watchdog(self._get_max_blocked_s(signals))
                 try:
                     self._loop.call_soon_threadsafe(answered.set)
                 except RuntimeError:
                     return  # the loop has closed
-            elif time.monotonic() - asked > self._get_max_blocked_s(signals):
+            elif time.monotonic() - probed_at > self._get_max_blocked_s(signals):
                 end_process("the event loop is blocked, and this process was told to stop")
 
     def _receive_signals(self, *, should_block: bool) -> int:
-        """How many signals to stop have come, by now or next."""
+        """How many stop signals have arrived; waits for the next one if it should block."""
         self._read_socket.settimeout(None if should_block else _POLL_INTERVAL_S)
         try:
             numbers = self._read_socket.recv(64)
@@ -134,7 +134,7 @@ class StopSignalHandler:
 
 
 def end_process(reason: str) -> NoReturn:
-    """End this process without its event loop, which cannot hand anything over."""
+    """End this process at once, because its event loop cannot hand over its runs."""
     log.error("%s: it ends now, and other workers take its runs over as after a crash", reason)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

@@ -46,14 +46,14 @@ R = TypeVar("R")
 
 
 class PreparedStart(NamedTuple):
-    """The arguments of a start, as they are recorded."""
+    """The arguments of a start, as they will be recorded."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     bind_run: Callable[[str], None] | None = None
-    """Told the run's id before the run begins in this process: for what is handed over and never recorded."""
+    """Called with the run's id before the run starts in this process, for values that are never recorded."""
     unbind_run: Callable[[str], None] | None = None
-    """Told the same if there is no such run after all, because another one was joined."""
+    """Called with the same id if that run does not exist after all, because another one was joined."""
 
 
 _QUEUE_HINT = "write queue=, the name of the queue"
@@ -68,7 +68,7 @@ _KEYWORD_HINTS = {
     "execution_timeout": "write timeout=, in seconds",
     "cron": "write schedule=Schedule(...)",
 }
-"""By what other frameworks call an argument, what to write here."""
+"""What to write instead of arguments that other frameworks have."""
 _OPTION_HINTS = {
     "task_queue": _QUEUE_HINT,
     "queue_name": _QUEUE_HINT,
@@ -81,7 +81,7 @@ _OPTION_HINTS = {
 
 
 class Workflow(Generic[P, R]):
-    """A workflow, or a workflow with options. Calling it starts a run, or joins the one that is there, and waits."""
+    """A workflow, or a workflow with options. Calling it starts a run, or joins the existing one, and waits."""
 
     def __init__(self, definition: WorkflowDefinition, options: StartOptions | None = None) -> None:
         self.definition = definition
@@ -97,7 +97,7 @@ class Workflow(Generic[P, R]):
         return await (await self.start(*args, **kwargs)).result()
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Start a run (or join the one that is there) and return a handle to it; also from workflow code."""
+        """Start a run, or join the existing one, and return a handle to it; also from workflow code."""
         from holdfast.authoring.runtime import Runtime
 
         execution = get_current_execution()
@@ -131,22 +131,22 @@ class Workflow(Generic[P, R]):
         Args:
             id: the run's id; starting it again is the same run.
             queue: the queue it waits in, instead of the workflow's own: its name, or a ``Queue`` with limits.
-            key: whose run it is in its queue, such as a customer; what the queue's own template says unless given.
-            dedup: while there is an unfinished run of this workflow and queue with the same, join that one, whatever
-                its inputs, and start none. Not for runs that workflow code starts.
-            debounce: with ``dedup``, how long to wait whether another start comes: until the run begins, each start
-                puts its own inputs into it, and begins to wait anew. Seconds, a ``timedelta``, or words: ``5 s``.
-            max_debounce: how long the run may be put off in all; without end unless given.
+            key: its key in the queue, such as a customer (default: from the queue's key template).
+            dedup: while there is an unfinished run of this workflow and queue with the same key, join that one,
+                whatever its inputs, and start none. Not for runs that workflow code starts.
+            debounce: with ``dedup``, how long to wait for another start: until the run begins, each start replaces its
+                inputs and restarts the wait. Seconds, a ``timedelta``, or text such as ``5 s``.
+            max_debounce: the longest total delay of a debounced run (default: no limit).
             delay: how long before it may begin: seconds, a ``timedelta``, or text such as ``15 min``.
-            priority: higher goes first among the runs that are due.
-            tags: words to find it by, in addition to the workflow's own.
-            new: never join an orphaned run with equal inputs, but start another.
-            budget: what its model calls may use, with those of all the runs that it starts.
-            max_deliveries: how often its worker may die before the run is ``dead``, instead of the workflow's own.
+            priority: among the runs that are due, those with a higher priority go first.
+            tags: labels to list it by, in addition to the workflow's own.
+            new: always start a new run, even if there is an orphaned one with equal inputs.
+            budget: what its model calls may use, including those of all runs that it starts.
+            max_deliveries: how often its worker may die before the run is ``dead`` (default: the workflow's).
         """
-        where = f"workflow {self.name!r}: "
+        subject = f"workflow {self.name!r}: "
         options = make_start_options(
-            where,
+            subject,
             id=id,
             queue=queue,
             key=key,
@@ -164,13 +164,13 @@ class Workflow(Generic[P, R]):
             try:
                 get_key_template(queue, self.definition.to_spec(), self.definition.defaults)
             except InputError as error:
-                raise UsageError(f"{where}{queue!r}: {error}. Or give its starts a key: .options(key=...)") from None
+                raise UsageError(f"{subject}{queue!r}: {error}. Or give its starts a key: .options(key=...)") from None
         view = copy.copy(self)
         view._options = options
         return view
 
     def prepare_start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedStart:
-        """What is recorded of the arguments of a start."""
+        """The arguments of a start, as they will be recorded."""
         return PreparedStart(args, kwargs)
 
     def get_handle(self, provider: StoreProvider, run_id: str) -> Handle[R]:
@@ -184,7 +184,7 @@ class Workflow(Generic[P, R]):
         return self._options
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type[Any], ...]:
-        """``class Other(ThisWorkflow)`` inherits from the class that this workflow was made of."""
+        """``class Other(ThisWorkflow)`` inherits from the class of this workflow."""
         cls = getattr(self.definition.function, "holdfast_class", None)
         if cls is None:
             raise DefinitionError(f"workflow {self.name!r} is a function: only a class workflow can be a base class")
@@ -233,16 +233,15 @@ def workflow(
             whose methods have ``@step(1)``, ``@step(2, depends_on=1)`` and so on.
         id: a template for the run's id, such as ``"etl-{customer}"``; its fields are the workflow's inputs. Starting a
             workflow twice with the same id is the same run.
-        name: what the store calls it; the function's or class's name unless given.
+        name: the workflow's name in the store (default: the name of the function or class).
         queue: the queue its runs wait in: its name, or a ``Queue`` with limits, as in ``Queue("llm", concurrency=10)``.
         timeout: seconds after its start at which a run that has not ended fails with ``RunTimedOut``.
-        tags: words to find its runs by.
+        tags: labels to list its runs by.
         max_deliveries: how often the worker of a run may die while it holds nothing else, with nothing new recorded,
             before the run is ``dead`` (see ``holdfast dead``).
-        version: which version of the workflow this code is, such as ``"2"``. Runs that are started with it are taken up
-            only by workers that have code for this version.
-        serves: other versions whose runs this code takes up, too; ``""`` stands for runs without a version.
-        schedule: when runs of it are to be started, as in ``Schedule(cron="0 2 * * *", zone="Europe/Berlin")``.
+        version: the version of this code, such as ``"2"``. Only workers that have this version execute its runs.
+        serves: other versions that this code executes runs of; ``""`` means runs without a version.
+        schedule: starts runs at set times, as in ``Schedule(cron="0 2 * * *", zone="Europe/Berlin")``.
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[..., Any]:
@@ -315,9 +314,9 @@ def _define_workflow(
 def _build_class_runner(
     cls: type[Any], label: str, id_template: str | None, queue: str | Queue
 ) -> tuple[Callable[..., Any], Graph, str]:
-    """The function that runs a class workflow, with the name and the place of the class."""
-    place = find_class_location(cls)
-    where = f"workflow {label!r} ({place.file}:{place.line})"
+    """The function that runs a class workflow, with the name and the source location of the class."""
+    location = find_class_location(cls)
+    where = f"workflow {label!r} ({location.file}:{location.line})"
     key = queue.key if isinstance(queue, Queue) else None
     fields = [
         field
@@ -329,7 +328,7 @@ def _build_class_runner(
     function: Any = make_runner(graph)
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(function, attribute, getattr(cls, attribute))
-    function.holdfast_defined_at, function.holdfast_class, function.holdfast_graph = place, cls, graph
+    function.holdfast_defined_at, function.holdfast_class, function.holdfast_graph = location, cls, graph
     return function, graph, where
 
 
@@ -354,7 +353,7 @@ def _parse_template_fields(template: str, subject: str) -> tuple[str, ...]:
 
 
 def _validate_template(template: str | None, signature: inspect.Signature, subject: str) -> str | None:
-    """A template whose fields are all inputs; anything else is an error now, not at the first start."""
+    """The template. Fields that are not inputs are an error now, not at the first start."""
     if template is None:
         return None
     fields = _parse_template_fields(template, subject)
@@ -369,5 +368,5 @@ def _validate_template(template: str | None, signature: inspect.Signature, subje
 
 
 def _format_signature(signature: inspect.Signature) -> str:
-    """A signature as it is written, without the quotes of postponed annotations."""
+    """A signature as written in code, without the quotes of postponed annotations."""
     return str(signature).replace("'", "")

@@ -1,4 +1,4 @@
-"""What workflow code may call: recorded time and chance, signals, bounded fan-out, and who am I."""
+"""What workflow code may call: recorded time and random numbers, signals, fan-out, and the current run."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def random() -> float:
     execution = get_current_execution()
     if execution is None:
         return _random.random()
-    # The 53 bits that a float can hold, as `random.random` does it.
+    # The 53 bits that a float can hold, as in `random.random`.
     return (int.from_bytes(execution.draw_bytes("random")[:7]) >> 3) / (1 << 53)
 
 
 def patched(name: str) -> bool:
-    """Whether this run takes the new way of a change: ``if patched("charge-in-cents"): new code, else: old code``.
+    """Whether this run takes the new branch of a change: ``if patched("charge-in-cents"): new code, else: old code``.
 
-    True in a run that has not been past this place before, and false in one that has, with code that did not ask: what
-    it did there is in its journal, and only the old code fits that. A run keeps its answer, whichever process has it,
-    and gives it to every call with this name. So a name stands for one change: the next change has another one.
+    True in a run that has not been past this call before. False in a run that has, with code that did not have the
+    call: what it did there is in its journal, and only the old code fits that. A run keeps its answer in every process,
+    and every call with this name gets it. So a name belongs to one change: give the next change another name.
 
-    The first time that the answer is true, that is recorded, once in a run, and nothing that the code asks for after it
-    is begun before the record is durable. When the last run that takes the old way has ended, remove the call and the
-    old code: the records of the patch are passed over.
+    The first true answer of a run is recorded, and nothing that the code issues after it starts before the record is
+    durable. When the last run on the old branch has ended, remove the call and the old code: the records of the patch
+    are ignored.
     """
     execution = _require_workflow("patched")
     if not name:
@@ -69,7 +69,7 @@ class CurrentRun:
     id: str
     workflow: str
     is_replaying: bool
-    """Whether workflow code is being brought back to where it was; false in steps."""
+    """Whether workflow code is replaying; false in steps."""
 
 
 def current_run() -> CurrentRun:
@@ -99,22 +99,23 @@ async def wait_for_signal(name: str, *, timeout: Duration | None = None) -> Any:
 @overload
 async def wait_for_signal(name: str, *, type: type[T], timeout: Duration | None = None) -> T: ...
 async def wait_for_signal(name: str, *, type: Any = Any, timeout: Duration | None = None) -> Any:
-    """The next signal of this name, whether it was sent before or is still to come.
+    """The next signal with this name, whether it was sent before or comes later.
 
-    Signals of one name come in the order they were sent, each to one wait. Raises ``TimeoutError`` after ``timeout``
-    seconds. With a ``type``, the value is checked against it: ``UnreadableRecord`` if the sender sent something else.
+    Signals with one name arrive in the order in which they were sent, each at one wait. Raises ``TimeoutError`` after
+    ``timeout`` seconds. With a ``type``, the value is validated: ``UnreadableRecord`` if the sender sent something
+    else.
     """
     execution = _require_workflow("wait_for_signal")
     limit = None if timeout is None else duration_to_seconds(timeout, "wait_for_signal: timeout", may_be_zero=True)
-    what = f"signal {name!r} (#{execution.next_position + 1})"
+    subject = f"signal {name!r} (#{execution.next_position + 1})"
     async with asyncio.timeout(limit):
         outcome = await execution.issue(RecordKind.SIGNAL, name, None)
     try:
-        return codec_for(type).decode(outcome.record.payload or b"null", what)
+        return codec_for(type).decode(outcome.record.payload or b"null", subject)
     except UnreadableRecord as unreadable:
-        # Anyone may send anything, so code may catch this. But a signal that fitted when the run went past this place
-        # is another matter: then the type has changed since. Recording that it did not fit tells the two apart.
-        if isinstance(unreadable, UndecryptableValue) or not execution.is_patched(f"{what} does not fit its type"):
+        # Anyone may send anything, so code may catch this. But if the signal fitted when the run first went past here,
+        # the type has changed since. Recording that it did not fit distinguishes the two.
+        if isinstance(unreadable, UndecryptableValue) or not execution.is_patched(f"{subject} does not fit its type"):
             execution.fatal_error = execution.fatal_error or unreadable
         mark_origin(unreadable, outcome.origin)
         raise
@@ -145,8 +146,8 @@ async def map(step: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], *
         failure = failures.exceptions[0]
     else:
         return results
-    # A retry goes back to the record behind the failure. Python replaces an implicit `__context__` if the caller is
-    # handling another exception, so the origin goes with the failure itself.
+    # A retry rewinds to the record that caused the failure. Python replaces an implicit `__context__` if the caller is
+    # handling another exception, so the failure itself carries the origin.
     if origins := find_origins(failure):
         mark_origin(failure, *origins)
     try:

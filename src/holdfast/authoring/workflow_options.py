@@ -1,4 +1,4 @@
-"""The options of a definition: of ``@workflow``, and of an agent, which takes them as ``WorkflowOptions``."""
+"""The options of ``@workflow``, which an agent takes as ``WorkflowOptions``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def resolve_queue_name(queue: str | Queue, subject: str) -> str:
 def make_queue_key(
     queue: str | Queue, signature: inspect.Signature, defaults: Mapping[str, object], subject: str
 ) -> str | None:
-    """The template for the keys of its runs, as it is announced."""
+    """The template for the queue keys of its runs, as it is announced."""
     if not isinstance(queue, Queue) or queue.key is None:
         return None
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
@@ -68,14 +68,14 @@ def make_queue_key(
 
 
 def validate_tags(tags: Collection[str], subject: str) -> tuple[str, ...]:
-    """``tags`` of a definition."""
+    """The ``tags`` of a definition."""
     if isinstance(tags, str):
         raise DefinitionError(f"{subject}: tags is a collection of words, not one string: tags=[{tags!r}]")
     return tuple(tags)
 
 
 def resolve_max_deliveries(value: int, subject: str) -> int:
-    """``max_deliveries`` of a definition."""
+    """The ``max_deliveries`` of a definition."""
     try:
         return validate_max_deliveries(value, f"{subject}: ") or MAX_DELIVERIES
     except UsageError as error:
@@ -83,14 +83,14 @@ def resolve_max_deliveries(value: int, subject: str) -> int:
 
 
 def validate_version(version: str, subject: str) -> str:
-    """``version`` of a definition."""
+    """The ``version`` of a definition."""
     if (refused := explain_invalid_version(version)) is not None:
         raise DefinitionError(f"{subject}: {refused}")
     return version
 
 
 def validate_served_versions(serves: Collection[str], version: str, subject: str) -> tuple[str, ...]:
-    """``serves`` of a definition."""
+    """The ``serves`` of a definition, without its own version."""
     if isinstance(serves, str):
         raise DefinitionError(f"{subject}: serves is a collection of versions, not one string: serves=[{serves!r}]")
     return tuple(dict.fromkeys(validate_version(one, subject) for one in serves if one != version))

@@ -1,4 +1,4 @@
-"""Three things in asyncio do not replay as they are; on a run's loop, and only there, others take their place."""
+"""Replacements for three parts of asyncio that do not replay; they take effect only on a run's loop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from holdfast.core.loop import RunLoop, get_run_loop
 
 
 def _ordered_as_completed(fs: Iterable[Any], *, timeout: float | None = None) -> Any:
-    """Make tasks in the order given; the original makes them in the order of a set of addresses."""
+    """Create tasks in the given order; the original creates them in the order of a set of addresses."""
     if (loop := get_run_loop()) is not None:
         fs = [loop.create_task(f) if asyncio.iscoroutine(f) else asyncio.ensure_future(f) for f in fs]
     return _original_as_completed(fs, timeout=timeout)
 
 
 def _stable_wait_for(fut: Any, timeout: float | None) -> Any:
-    """The same tasks on every Python: the original makes an extra one on 3.11 and none from 3.12 on."""
+    """Create the same tasks on every Python: the original creates an extra task on 3.11, and none from 3.12 on."""
     return _original_wait_for(fut, timeout) if get_run_loop() is None else _wait_for_in_run(fut, timeout)
 
 
@@ -26,7 +26,7 @@ async def _wait_for_in_run(fut: Any, timeout: float | None) -> Any:
     if timeout is not None and timeout <= 0:
         future = asyncio.ensure_future(fut)
         if future.done():
-            return future.result()  # which raises `CancelledError` if it was cancelled before
+            return future.result()  # raises `CancelledError` if it was cancelled before
         future.cancel()
         await asyncio.wait([future])
         try:
@@ -41,7 +41,7 @@ _original_gather: Any = tasks._GatheringFuture  # type: ignore[attr-defined]
 
 
 class _OrderedGather(_original_gather):
-    """What ``gather`` returns, with a hash by number: like other futures, it may end up in the sets of ``wait``."""
+    """The future of ``gather``, with a hash by number: like other futures, it may be in the sets of ``wait``."""
 
     def __init__(self, children: Any, *, loop: asyncio.AbstractEventLoop) -> None:
         self.number = loop.allocate_number() if isinstance(loop, RunLoop) else None
@@ -56,7 +56,7 @@ _original_wait_for = tasks.wait_for
 
 
 def install_overrides() -> None:
-    """Put them in place; doing it twice changes nothing."""
+    """Install the replacements; idempotent."""
     for module in (asyncio, tasks):
         setattr(module, "as_completed", _ordered_as_completed)  # noqa: B010
         setattr(module, "wait_for", _stable_wait_for)  # noqa: B010

@@ -1,4 +1,4 @@
-"""What workflow code asks for, and what it is told of it."""
+"""Commands that workflow code issues, and their outcomes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNDECODED = object()
 
 
 class Outcome(NamedTuple):
-    """What a command's future resolves to: the record, and its decoded value where somebody has decoded it already."""
+    """The result of a command's future: the record, and its value if it is decoded already."""
 
     record: Record
     value: Any
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
 
 class Command:
-    """Something that the workflow asked for and waits for."""
+    """Something that the workflow has issued and waits for."""
 
     __slots__ = ("call", "context", "future", "kind", "name", "position", "task")
 
@@ -35,17 +35,17 @@ class Command:
         self.position = position
         self.name = name
         self.call = call
-        """What the engine needs to carry it out; opaque here."""
-        # Whatever leads back to the command is held only while it is open: else nothing of it, nor of what its step
-        # was given and has returned, would go before the garbage collector comes by.
+        """What the engine needs to execute it; opaque here."""
+        # References that lead back to the command are kept only while it is open: otherwise only the garbage collector
+        # would free it, with the arguments and the output of its step.
         self.context: contextvars.Context | None = context
         """The caller's context variables."""
         self.future: CommandFuture | None = None
         self.task = asyncio.current_task()
-        """Who waits for it; held any longer, a task's unseen exception would never be reported."""
+        """The waiting task. If it were kept longer, an exception that no code has seen would never be reported."""
 
     def close(self) -> CommandFuture | None:
-        """It is not open any more. Returns the future of its outcome."""
+        """Close the command, and return the future of its outcome."""
         future, self.future = self.future, None
         self.context = self.task = None
         return future
@@ -55,7 +55,7 @@ class Command:
 
 
 class CommandFuture(RunFuture[Outcome]):
-    """A command's future. Cancelling it withdraws the command at once, in the same turn."""
+    """The future of a command's outcome. Cancelling it withdraws the command at once, in the same turn."""
 
     def __init__(self, loop: RunLoop, execution: Execution, command: Command) -> None:
         self._execution = execution

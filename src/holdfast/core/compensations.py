@@ -1,6 +1,6 @@
 """The steps of a run that can be compensated, and what a retry rewinds.
 
-``execution`` says when and in which order they are compensated.
+``execution`` decides when and in which order they are compensated.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from holdfast.core.records import Record, Rewind
 
 
 class CompensableCall(Protocol):
-    """What the core asks of the call of a step."""
+    """What the core needs of the call of a step."""
 
     @property
     def is_once(self) -> bool:
-        """Whether nobody may run it a second time."""
+        """Whether it must never run a second time."""
         ...
 
     @property
@@ -26,23 +26,23 @@ class CompensableCall(Protocol):
         ...
 
     def build_compensation(self, payload: bytes) -> tuple[str, Any] | None:
-        """Name and call of what undoes it, from its recorded output; ``None``: that leaves nothing to undo."""
+        """The name and call of the compensation, from the recorded output; ``None``: there is nothing to undo."""
         ...
 
 
 class CompensationLog:
-    """The steps of a run that were done and can be undone, in the order of their records."""
+    """The executed steps of a run that can be compensated, in the order of their records."""
 
     def __init__(self) -> None:
         self.compensated_count = 0
-        """How many of them have been."""
+        """How many steps have been compensated."""
         self._steps: list[tuple[Record, CompensableCall]] = []
         self._once_records: list[Record] = []
         self._failed_seqs: list[int] = []
-        """The ``seq`` of every failure that may be tried again."""
+        """The ``seq`` of every failure that a retry may remove."""
 
     def add_failure(self, record: Record) -> None:
-        """A command has failed, whether the workflow saw that or had cancelled it meanwhile."""
+        """A command has failed, even if the workflow had cancelled it meanwhile."""
         self._failed_seqs.append(record.seq)
 
     def add_outcome(self, record: Record, call: CompensableCall) -> None:
@@ -53,7 +53,7 @@ class CompensationLog:
             self._once_records.append(record)
 
     def pop_step(self) -> tuple[Record, CompensableCall]:
-        """The last step that has not been undone."""
+        """The last step that has not been compensated."""
         return self._steps.pop()
 
     def __bool__(self) -> bool:
@@ -62,15 +62,15 @@ class CompensationLog:
     def build_rewind(
         self, origins: list[FailureOrigin], abandoned_children: Mapping[int, int], *, is_compensated: bool
     ) -> Rewind | None:
-        """What a retry takes back from a run that ended because of these records.
+        """What a retry removes from a run that ended because of these records.
 
         ``abandoned_children`` are the positions of runs that the workflow no longer waits for, each with the last
-        record that it had seen when it stopped.
+        record that it had seen by then.
         """
         if not origins:
             return Rewind((), 0, 0, is_compensated=True) if is_compensated else None
         first = min(origins)
-        # Failures behind the first are no results that are paid for: kept, they would end the run once more.
+        # Failures after the first are not worth keeping: they would end the run again.
         seqs = tuple(sorted({origin.seq for origin in origins} | {seq for seq in self._failed_seqs if seq > first.seq}))
         before = tuple(position for position, seen in abandoned_children.items() if seen < first.seq)
         rewind = Rewind(seqs, first.command_count, first.timer_count, is_compensated, abandoned_positions=before)

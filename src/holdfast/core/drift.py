@@ -1,56 +1,61 @@
-"""The message of a ``NonDeterminismError``: what the journal says beside what the code does now."""
+"""Drift: the message of a ``NonDeterminismError`` compares the journal with what the code does now."""
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Sequence
 
 from holdfast.core.commands import Command
 from holdfast.core.patches import Patches
 from holdfast.core.records import Record, RecordKind
 from holdfast.core.source_location import locate_await
+from holdfast.errors import NonDeterminismError
+
+CONTEXT_SIZE = 3
+"""How many commands before a drift its message shows."""
 
 
-def describe_drift(
-    *,
-    run_id: str,
-    record: Record,
-    before: Sequence[Record],
-    issued: Sequence[Command],
-    command: Command | None,
-    timer: str | None,
-    has_ended: bool,
-    patches: Patches,
-    recorded_python: str,
-) -> str:
-    """A readable diff around the record that fits no command."""
-    lines = [f"run {run_id!r} cannot go on: its code no longer does what its journal says it did.", ""]
-    by_position = {(c.kind is RecordKind.TIMER, c.position): c for c in issued}
-    rows = [("", "journal", "code now")]
-    for old in before:
-        now = by_position.get((old.kind is RecordKind.TIMER, old.position))
-        rows.append((" ", _format_record(old), _format_command(now) if now else _format_consumed(old, patches)))
-    rows.append(("≠", _format_record(record), _format_current(record, command, timer, issued, has_ended)))
-    width = max(len(row[1]) for row in rows)
-    lines += [f"  {mark:1} {left:<{width}}   {right}".rstrip() for mark, left, right in rows]
-    lines.append("")
-    lines.append(
-        "The journal is untouched. Bring back code that issues the recorded commands in their order "
-        "(new ones may come after them): as the other way of the change, "
-        '`if patched("name of the change"): new code, else: old code`, it stays there for runs like this one alone. '
-        f"Then continue with `holdfast retry {run_id}`."
-    )
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if recorded_python and recorded_python != python:
-        lines.append(f"The run was started under Python {recorded_python}; this is {python}.")
-    return "\n".join(lines)
+class DriftContext:
+    """The last records and commands of a run, for the message."""
 
+    def __init__(self, run_id: str, recorded_python: str, patches: Patches) -> None:
+        self.records: deque[Record] = deque(maxlen=CONTEXT_SIZE)
+        self.commands: deque[Command] = deque(maxlen=2 * CONTEXT_SIZE + 2)
+        self._run_id = run_id
+        self._recorded_python = recorded_python
+        self._patches = patches
 
-def _format_consumed(record: Record, patches: Patches) -> str:
-    """A record that the code has taken, or passed over."""
-    if record.kind is RecordKind.PATCH and not patches.is_decided(record.name):
-        return "(not asked for)"
-    return _format_record(record)
+    def make_error(
+        self, record: Record, command: Command | None = None, timer: str | None = None, *, has_ended: bool
+    ) -> NonDeterminismError:
+        """The error for a record that fits no command: a readable diff around it."""
+        lines = [f"run {self._run_id!r} cannot go on: its code no longer does what its journal says it did.", ""]
+        by_position = {(c.kind is RecordKind.TIMER, c.position): c for c in self.commands}
+        rows = [("", "journal", "code now")]
+        for old in self.records:
+            now = by_position.get((old.kind is RecordKind.TIMER, old.position))
+            rows.append((" ", _format_record(old), _format_command(now) if now else self._format_consumed(old)))
+        rows.append(("≠", _format_record(record), _format_current(record, command, timer, self.commands, has_ended)))
+        width = max(len(row[1]) for row in rows)
+        lines += [f"  {mark:1} {left:<{width}}   {right}".rstrip() for mark, left, right in rows]
+        lines.append("")
+        lines.append(
+            "The journal is untouched. Bring back code that issues the recorded commands in their order "
+            "(new ones may come after them): as the other way of the change, "
+            '`if patched("name of the change"): new code, else: old code`, it stays there for runs like this one '
+            f"alone. Then continue with `holdfast retry {self._run_id}`."
+        )
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        if self._recorded_python and self._recorded_python != python:
+            lines.append(f"The run was started under Python {self._recorded_python}; this is {python}.")
+        return NonDeterminismError("\n".join(lines))
+
+    def _format_consumed(self, record: Record) -> str:
+        """A record that the code has consumed or skipped."""
+        if record.kind is RecordKind.PATCH and not self._patches.is_decided(record.name):
+            return "(not asked for)"
+        return _format_record(record)
 
 
 def _format_record(record: Record) -> str:
@@ -60,8 +65,8 @@ def _format_record(record: Record) -> str:
 
 
 def _format_command(command: Command) -> str:
-    place = locate_await(command.task.get_coro()) if command.task is not None and not command.task.done() else ""
-    return f"#{command.position + 1} {_format_name(command.kind, command.name)}{f'   ({place})' if place else ''}"
+    location = locate_await(command.task.get_coro()) if command.task is not None and not command.task.done() else ""
+    return f"#{command.position + 1} {_format_name(command.kind, command.name)}{f'   ({location})' if location else ''}"
 
 
 def _format_name(kind: RecordKind, name: str) -> str:

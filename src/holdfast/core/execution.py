@@ -54,7 +54,7 @@ from typing import Any, NamedTuple
 from holdfast.core import asyncio_overrides
 from holdfast.core.commands import UNDECODED, Command, CommandFuture, Outcome
 from holdfast.core.compensations import CompensationLog
-from holdfast.core.drift import describe_drift
+from holdfast.core.drift import DriftContext
 from holdfast.core.failure_origin import FailureOrigin, find_origins, has_origin, iter_exception_chain
 from holdfast.core.loop import RunLoop, get_run_loop
 from holdfast.core.patches import Patches
@@ -62,7 +62,6 @@ from holdfast.core.records import WAIT_KINDS, Record, RecordKind, Rewind, Rewind
 from holdfast.core.seeded_random import SeededRandom
 from holdfast.errors import (
     HoldfastError,
-    NonDeterminismError,
     RunParked,
     RunTimedOut,
     UnreadableRecord,
@@ -74,10 +73,7 @@ from holdfast.errors import (
 asyncio_overrides.install_overrides()
 
 MAX_CALLBACKS = 1_000_000
-"""Callbacks without an outcome in between after which a workflow is taken to run for ever."""
-
-DRIFT_CONTEXT_SIZE = 3
-"""How many commands before a drift its message shows."""
+"""Callbacks without a new outcome after which a workflow counts as an endless loop."""
 
 
 class ExecutionResult(NamedTuple):
@@ -86,15 +82,15 @@ class ExecutionResult(NamedTuple):
     value: Any
     error: BaseException | None
     is_cancelled: bool = False
-    """It gave in to the cancellation that somebody asked for."""
+    """The code ended because the run was cancelled."""
     failed_compensation: tuple[str, Record] | None = None
-    """The step whose compensation failed, and the record of that."""
+    """The step with the compensation that failed, and the record of that."""
     rewind: Rewind | None = None
-    """What a retry takes back."""
+    """What a retry removes from the journal."""
 
 
 class Execution:
-    """The workflow's code at some point of its journal."""
+    """The workflow's code at one point of its journal."""
 
     def __init__(
         self,
@@ -114,42 +110,40 @@ class Execution:
         self.loop.execution = self
         self.result: ExecutionResult | None = None
         self.fatal_error: HoldfastError | None = None
-        """Why the run cannot go on with this code; its journal is left as it is."""
+        """Why the run cannot continue with this code; its journal stays as it is."""
         self.unhandled_errors: list[dict[str, Any]] = []
-        """Exceptions that nobody awaited, to be logged by the engine."""
+        """Exceptions that no code has seen, for the engine to log."""
         self.skipped_steps: dict[int, tuple[str, int]] = {}
         """Skipped steps of a class workflow, by number: the name, and the position of the next command. For display
         only."""
         self.open_commands: dict[int, Command] = {}
         """Commands without an outcome, in the order they were issued."""
         self.wait_count = 0
-        """How many of the open commands wait for a signal, a person or the end of another run, and need nobody here."""
+        """How many open commands wait for a signal, a person, or another run, and so need no process."""
         self.patches = Patches() if patches is None else patches
         self.seeded_random = SeededRandom(seed, rewind_points)
         self._main = main
-        self._recorded_python = recorded_python
+        self._drift_context = DriftContext(run_id, recorded_python, self.patches)
         self._issued_count = 0
         self._new_commands: list[Command] = []
         self._withdrawn_commands: list[Command] = []
         self._holes: dict[int, tuple[RecordKind, str]] = {}
         self._step_holes: dict[int, Any] = {}
-        """Calls of steps that were cancelled in flight, and may have been done all the same."""
+        """Calls of steps that were cancelled in flight, and may have been executed all the same."""
         self._abandoned_children: dict[int, int] = {}
-        """Positions of runs that the workflow no longer waits for, and the record that it had seen last by then."""
+        """Positions of runs that the workflow no longer waits for, each with the last record it had seen by then."""
         self._mailbox: dict[str, deque[Outcome]] = {}
-        self._recent_records: deque[Record] = deque(maxlen=DRIFT_CONTEXT_SIZE)
-        self._recent_commands: deque[Command] = deque(maxlen=2 * DRIFT_CONTEXT_SIZE + 2)
         self._draw_count = 0
         self._last_seq = -1
-        """``seq`` of the last record that was delivered."""
+        """``seq`` of the last delivered record."""
         self._compensations = CompensationLog()
         self._compensation_start: asyncio.Future[None] | None = None
-        """Done when undoing may begin; while it is not, outcomes of cancelled steps may come."""
+        """Done when compensation may start; until then, outcomes of cancelled steps may come."""
         self._main_task: asyncio.Task[None] | None = None
         self._interrupted_by: tuple[RecordKind, FailureOrigin] | None = None
-        """The deadline or the cancellation that the workflow was interrupted for, whichever came first."""
+        """The deadline or the cancellation that interrupted the workflow, whichever came first."""
         self._is_cancelled_late = False
-        """The cancellation came when the workflow's own code had ended already."""
+        """The cancellation came after the workflow's own code had ended."""
         self._has_code_ended = False
         self._failure_origins: list[FailureOrigin] = []
         """The records that ended the workflow's code."""
@@ -158,13 +152,13 @@ class Execution:
     # Driving
 
     def start(self) -> None:
-        """Make the workflow's first task. Nothing runs before the first ``turn``."""
-        # An empty context: whatever the starter's context holds would not be there on replay.
+        """Create the workflow's first task. Nothing runs before the first ``turn``."""
+        # An empty context: variables in the starter's context would be missing on replay.
         context = contextvars.Context()
         self._main_task = self.loop.call_inside(partial(self.loop.create_task, self._run_main(), context=context))
 
     def turn(self) -> bool:
-        """Run the workflow for a slice; true when it is idle, has ended, or cannot go on (see ``fatal_error``)."""
+        """Run the workflow for a slice; true when it is idle, has ended, or cannot continue (see ``fatal_error``)."""
         if self.fatal_error is not None:
             return True
         idle = self.loop.turn()
@@ -178,14 +172,13 @@ class Execution:
             self.fatal_error = WorkflowNeverYields(
                 f"run {self.run_id!r}: workflow code has run {MAX_CALLBACKS:,} callbacks without waiting for anything "
                 f"that is recorded{self._format_location()}. A loop around `asyncio.sleep(0)` never ends here: wait "
-                "with "
-                f"`asyncio.sleep(seconds)`, a step or a signal."
+                "with `asyncio.sleep(seconds)`, a step or a signal."
             )
             return True
         return False
 
     def deliver(self, record: Record, value: Any = UNDECODED) -> None:
-        """Hand one record to the workflow; follow it with ``turn`` until idle."""
+        """Deliver one record to the workflow; call ``turn`` until idle after it."""
         loop = self.loop
         loop.callback_count = 0
         if self.fatal_error is not None:
@@ -200,13 +193,13 @@ class Execution:
         else:
             loop.advance_time(record.at)
             self._interrupt(record)
-        self._recent_records.append(record)
+        self._drift_context.records.append(record)
 
     def _make_origin(self, record: Record) -> FailureOrigin:
         return FailureOrigin(record.seq, self._issued_count, self.loop.timer_count)
 
     def go_live(self) -> None:
-        """The journal is used up: from here on outcomes are new."""
+        """The replay is done: from here on, outcomes are new."""
         self.loop.is_replaying = False
 
     def take_issued(self) -> list[Command]:
@@ -229,14 +222,14 @@ class Execution:
         self._withdrawn_commands.clear()
 
     def deliver_after_end(self, record: Record) -> None:
-        """The workflow has ended, but its journal goes on with ``record``.
+        """The workflow has ended, but its journal continues with ``record``.
 
-        That is drift, unless the record belongs to a hole, or somebody cancelled the run before its end was recorded.
+        That is drift, unless the record belongs to a hole, or the run was cancelled before its end was recorded.
         """
         if record.kind in (RecordKind.CANCEL, RecordKind.PATCH):
             self.deliver(record)
         elif record.kind.has_position and record.position not in self._holes:
-            self.fatal_error = self._make_drift_error(record)
+            self._stop_on_drift(record)
             self.result = None
         elif record.kind.has_position:
             self._note_hole(record)
@@ -244,21 +237,21 @@ class Execution:
 
     @property
     def is_compensation_held(self) -> bool:
-        """Whether the workflow's code has ended, and undoing waits for ``try_start_compensation``."""
+        """Whether the workflow's code has ended, and compensation waits for ``try_start_compensation``."""
         return self._compensation_start is not None
 
     def is_unrecorded_cancelled_step(self, position: int, name: str) -> bool:
-        """Whether this step was cancelled and has no record yet, so that it must be undone if it was done after all."""
+        """Whether this step was cancelled and has no record yet, so it must be compensated if it was executed."""
         return position in self._step_holes and self._holes[position] == (RecordKind.STEP, name)
 
     def try_start_compensation(
         self, upcoming: Iterable[Record] = (), *, expected_positions: Collection[int] = ()
     ) -> bool:
-        """Let undoing begin that is held, unless outcomes of cancelled steps are still to come.
+        """Start a compensation that is held, unless outcomes of cancelled steps may still come.
 
-        Call it whenever the workflow is idle. ``upcoming`` are the records that are still to be delivered, in order;
-        ``expected_positions`` are positions whose outcomes may be recorded later. True when the workflow has something
-        to do.
+        Call it whenever the workflow is idle. ``upcoming`` are the records that are not delivered yet, in order;
+        ``expected_positions`` are positions with outcomes that may be recorded later. True when the workflow has
+        something to do.
         """
         if self._compensation_start is None or any(position in self._step_holes for position in expected_positions):
             return False
@@ -272,7 +265,7 @@ class Execution:
         return True
 
     def _revise_result(self) -> None:
-        """The workflow has ended, and something came after that: it may have to be undone, or taken back by a retry."""
+        """A record came after the workflow ended: it may need compensation, or removal by a retry."""
         ending = self.result
         if ending is None or ending.error is None:
             return
@@ -280,7 +273,7 @@ class Execution:
         if self._compensations:
             self._resume_finish(ending.error, ending.is_cancelled)
 
-    # What workflow code asks for
+    # Commands
 
     def issue(self, kind: RecordKind, name: str, call: Any) -> asyncio.Future[Outcome]:
         """A new command at the next position; await the future for its outcome."""
@@ -292,7 +285,7 @@ class Execution:
         self._draw_count = 0
         command = Command(kind, position, name, call, contextvars.copy_context())
         future = CommandFuture(loop, self, command)
-        self._recent_commands.append(command)
+        self._drift_context.commands.append(command)
         if kind is RecordKind.SIGNAL and (waiting := self._mailbox.get(name)):
             self._holes[position] = (kind, name)
             command.close()
@@ -316,14 +309,14 @@ class Execution:
             self._withdrawn_commands.append(command)
 
     def _close_command(self, command: Command) -> CommandFuture | None:
-        """The command is not open any more. Returns the future of its outcome, or ``None`` when it was not open."""
+        """Close an open command, and return the future of its outcome; ``None`` if it was not open."""
         if self.open_commands.pop(command.position, None) is None:
             return None
         self.wait_count -= command.kind in WAIT_KINDS
         return command.close()
 
     def is_patched(self, name: str) -> bool:
-        """Whether the run takes the new way of this change: see ``patches``."""
+        """Whether the run takes the new branch of this change: see ``patches``."""
         if self.loop.is_closing:
             return self.patches.is_active(name)
         return self.patches.decide(name, command_count=self._issued_count, timer_count=self.loop.timer_count)
@@ -341,10 +334,10 @@ class Execution:
 
     @contextmanager
     def guard_decoding(self) -> Generator[None]:
-        """Decode recorded bytes inside this block.
+        """A block that decodes recorded bytes.
 
-        If that fails, the code no longer fits the journal. The exception alone would not do: workflow code that catches
-        it would go on with a decision that the run never made. So the run stops, with its journal as it is.
+        If that fails, the code no longer fits the journal. The exception alone is not enough: workflow code that
+        catches it would continue with a decision that the run never made. So the run stops, with its journal as it is.
         """
         try:
             yield
@@ -358,11 +351,11 @@ class Execution:
         return self._issued_count
 
     def add_unhandled_error(self, context: dict[str, Any]) -> None:
-        """An exception that no workflow code looked at."""
+        """An exception that no workflow code has seen."""
         if not self.loop.is_replaying:
             self.unhandled_errors.append(context)
 
-    # Inside
+    # The workflow's main task
 
     async def _run_main(self) -> None:
         is_cancelled = False
@@ -376,15 +369,15 @@ class Execution:
                 error = RunTimedOut(f"run {self.run_id!r} did not end within its workflow's time-out")
             is_cancelled = self._interrupted_by is not None and self._interrupted_by[0] is RecordKind.CANCEL
         except (SystemExit, KeyboardInterrupt) as stop:
-            # Let out of the loop, these would take the worker down with all its other runs.
-            # Its own `str()` is not called, which may raise the same; a number is what most of them carry.
+            # If these left the loop, they would take the worker down with all its other runs. Their own `str()` is not
+            # called, because it may raise the same. Most exit codes are a number.
             code = f"({stop.code})" if isinstance(stop, SystemExit) and type(stop.code) is int else ""
             name = f"{type(stop).__name__}{code}"
             stopped = UsageError(f"workflow code raised {name}; raise an ordinary exception to fail the run")
             value, error = None, stopped
         except UnreadableRecord as unreadable:
             if not has_origin(unreadable):
-                # Not the failure of a step, but a record that this code cannot decode: nothing must be undone for it.
+                # Not the failure of a step, but a record that this code cannot decode: no reason to compensate.
                 self.fatal_error = self.fatal_error or unreadable
                 return
             value, error = None, unreadable
@@ -396,7 +389,7 @@ class Execution:
         await self._compensate_and_finish(value, error, is_cancelled)
 
     async def _compensate_and_finish(self, value: Any, error: BaseException | None, is_cancelled: bool) -> None:
-        """The workflow's code has ended: undo what is to be undone, and tell how it ended."""
+        """The workflow's code has ended: compensate its steps if it failed, and set the result."""
         if error is None:
             self.result = ExecutionResult(value, None)
             return
@@ -410,7 +403,7 @@ class Execution:
                 undo = call.build_compensation(record.payload or b"null")
             except HoldfastError as unfit:  # the code no longer fits the journal
                 if record.is_settled:
-                    continue  # a person gave what it cannot have returned: its outcome is still unknown
+                    continue  # a person settled it with an invalid value: its outcome is still unknown
                 self.fatal_error = unfit
                 return
             if undo is None:
@@ -419,7 +412,7 @@ class Execution:
             if outcome.record.ok:
                 self._compensations.compensated_count += 1
             else:
-                failed = record.name, outcome  # those before it may rest on it: a person has to look first
+                failed = record.name, outcome  # earlier steps may depend on it: a person has to look first
         if failed is not None:
             self._failure_origins = [failed[1].origin]
         elif isinstance(error, asyncio.CancelledError | RunTimedOut) and self._interrupted_by is not None:
@@ -436,14 +429,11 @@ class Execution:
         )
 
     def _find_interruption(self, error: BaseException) -> list[FailureOrigin]:
-        """The deadline or the cancellation, if the code made something else of it."""
+        """The deadline or the cancellation, if the code turned it into another exception."""
         if self._interrupted_by is None:
             return []
-        return (
-            [self._interrupted_by[1]]
-            if any(isinstance(one, asyncio.CancelledError) for one in iter_exception_chain(error))
-            else []
-        )
+        is_cause = any(isinstance(one, asyncio.CancelledError) for one in iter_exception_chain(error))
+        return [self._interrupted_by[1]] if is_cause else []
 
     def _build_rewind(self) -> Rewind | None:
         return self._compensations.build_rewind(
@@ -451,30 +441,30 @@ class Execution:
         )
 
     def _interrupt(self, record: Record) -> None:
-        """The run's deadline has passed, or somebody has cancelled it."""
+        """The run's deadline has passed, or the run was cancelled."""
         if self._interrupted_by is not None:
-            return  # it is being interrupted already; a second blow would hit its clean-up
+            return  # it is being interrupted already; a second interruption would hit its cleanup
         if not self._has_code_ended:
             self._interrupted_by = (record.kind, self._make_origin(record))
             if self._main_task is not None:
                 self.loop.call_inside(self._main_task.cancel)
         elif record.kind is RecordKind.CANCEL:
-            # Its own code has ended: there is nothing left to interrupt, but something to undo, if it ended well.
+            # The code has ended: there is nothing to interrupt, but steps to compensate if it ended successfully.
             self._interrupted_by = (record.kind, self._make_origin(record))
             self._is_cancelled_late = True
             if self.result is not None and self.result.error is None:
                 self._resume_finish(asyncio.CancelledError(), True)
 
     def _resume_finish(self, error: BaseException, is_cancelled: bool) -> None:
-        """There is something to undo after all."""
+        """There is something to compensate after all."""
         if self.result is not None and self.result.failed_compensation is not None:
-            return  # it stands where a person has to look first
+            return  # a compensation has failed, so a person has to look first
         self.result = None
         end = self._compensate_and_finish(None, error, is_cancelled)
         self._main_task = self.loop.call_inside(partial(self.loop.create_task, end, context=contextvars.Context()))
 
     async def _cancel_remaining_tasks(self) -> None:
-        """End what the workflow left running, as ``asyncio.run`` does, before its end is recorded."""
+        """End the tasks that the workflow left running, as ``asyncio.run`` does, before its end is recorded."""
         self._has_code_ended = True
         me = asyncio.current_task()
         for task in (others := [task for task in self.loop.live_tasks.values() if task is not me]):
@@ -493,7 +483,7 @@ class Execution:
         loop = self.loop
         timer = loop.timers.get(record.position)
         if record.position >= loop.timer_count or (timer is not None and record.name != timer.name):
-            self.fatal_error = self._make_drift_error(record, timer=None if timer is None else timer.name)
+            self._stop_on_drift(record, timer=None if timer is None else timer.name)
             return
         loop.advance_time(record.at)
         loop.fire_timer(record.position)
@@ -504,7 +494,7 @@ class Execution:
         if command is None:
             hole = self._holes.get(record.position)
             if hole is None or hole != (record.kind, record.name):
-                self.fatal_error = self._make_drift_error(record)
+                self._stop_on_drift(record)
                 return
             loop.advance_time(record.at)
             self._note_hole(record)
@@ -512,7 +502,7 @@ class Execution:
                 self._deliver_signal(record.name, outcome)
             return
         if command.kind is not record.kind or command.name != record.name:
-            self.fatal_error = self._make_drift_error(record, command)
+            self._stop_on_drift(record, command)
             return
         loop.advance_time(record.at)
         future = self._close_command(command)
@@ -523,19 +513,19 @@ class Execution:
         loop.call_inside(future.set_result, outcome)
 
     def _note_failure(self, record: Record, call: Any) -> None:
-        # Not of a `once` step: whether that may run again is asked when it is what ended the run.
+        # Not of a `once` step: whether that may run again is decided only if it ended the run.
         if not (record.ok or record.kind is RecordKind.COMPENSATION or getattr(call, "is_once", False)):
             self._compensations.add_failure(record)
 
     def _note_hole(self, record: Record) -> None:
-        """What the workflow had cancelled has an outcome all the same."""
+        """A command that the workflow had cancelled has an outcome all the same."""
         call = self._step_holes.pop(record.position, None)
         self._note_failure(record, call)
         if call is not None:
             self._compensations.add_outcome(record, call)
 
     def _deliver_signal(self, name: str, outcome: Outcome) -> None:
-        """A signal whose wait is gone goes to the oldest open wait for its name, else into the mailbox."""
+        """A signal for a cancelled wait goes to the oldest open wait for its name, else into the mailbox."""
         for command in self.open_commands.values():
             if command.kind is RecordKind.SIGNAL and command.name == name:
                 future = self._close_command(command)
@@ -557,33 +547,18 @@ class Execution:
             return
         self.fatal_error = WorkflowStuck(
             f"run {self.run_id!r} waits for something that nothing recorded can wake{self._format_location()}. "
-            "Workflow code "
-            f"may wait only for steps, timers, signals and its own tasks: do this in a step."
+            "Workflow code may wait only for steps, timers, signals and its own tasks: do this in a step."
         )
 
     def _format_location(self) -> str:
-        place = self.loop.locate_wait()
-        return f" (at {place})" if place else ""
+        location = self.loop.locate_wait()
+        return f" (at {location})" if location else ""
 
-    def _make_drift_error(
-        self, record: Record, command: Command | None = None, timer: str | None = None
-    ) -> NonDeterminismError:
-        return NonDeterminismError(
-            describe_drift(
-                run_id=self.run_id,
-                record=record,
-                before=list(self._recent_records),
-                issued=list(self._recent_commands),
-                command=command,
-                timer=timer,
-                has_ended=self.result is not None,
-                patches=self.patches,
-                recorded_python=self._recorded_python,
-            )
-        )
+    def _stop_on_drift(self, record: Record, command: Command | None = None, timer: str | None = None) -> None:
+        self.fatal_error = self._drift_context.make_error(record, command, timer, has_ended=self.result is not None)
 
 
 def get_current_execution() -> Execution | None:
-    """The execution whose workflow code is running now, if any."""
+    """The execution of the workflow code that is running now, if any."""
     loop = get_run_loop()
     return loop.execution if loop is not None else None

@@ -1,9 +1,9 @@
 """Which records a failure comes from.
 
 An exception that a workflow sees because of a record carries the record's ``FailureOrigin``. When the workflow ends
-with an exception, the origins found in it tell which records ended the run, and what had been asked for before the
-first of them was delivered: everything the workflow issued later, it issued because of that. So a retry can continue
-from there without knowing the code (see ``records.Rewind``).
+with an exception, its origins say which records ended the run, and how many commands had been issued before the first
+of them was delivered: everything that the workflow issued later, it issued because of it. So a retry can continue from
+there without knowing the code (see ``records.Rewind``).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _ORIGINS_KEY = "holdfast: origin"
-"""Where an exception keeps its origin: no identifier, so it is taken for none of the exception's own attributes."""
+"""The attribute that holds an exception's origins: not an identifier, so it cannot be one of its own attributes."""
 
 
 class FailureOrigin(NamedTuple):
-    """The record that something in the workflow comes from, and what had been asked for when it was delivered."""
+    """The record that caused an exception, and how much had been issued when the record was delivered."""
 
     seq: int
     command_count: int
@@ -24,17 +24,17 @@ class FailureOrigin(NamedTuple):
 
 
 def mark_origin(error: BaseException, *origins: FailureOrigin) -> None:
-    """The workflow sees this exception because of these records."""
+    """Note that the workflow sees this exception because of these records."""
     vars(error)[_ORIGINS_KEY] = list(origins)
 
 
 def has_origin(error: BaseException) -> bool:
-    """Whether the workflow sees this very exception because of a record."""
+    """Whether the workflow sees this exception because of a record."""
     return bool(vars(error).get(_ORIGINS_KEY))
 
 
 def iter_exception_chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception, what it was raised from, and so on."""
+    """An exception, the one it was raised from, and so on."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -44,7 +44,7 @@ def iter_exception_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def find_origins(error: BaseException, seen: set[int] | None = None) -> list[FailureOrigin]:
-    """The records that an exception comes from: its own, else that of what it was raised from; all of a group's."""
+    """The origins of an exception: its own, else those of the one it was raised from; of a group, those of all."""
     seen = set() if seen is None else seen  # a member may be raised in the handler of its own group
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

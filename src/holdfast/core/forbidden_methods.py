@@ -1,4 +1,4 @@
-"""What an event loop can do, and that of a run does not: each such method refuses, and says what to do instead."""
+"""Methods of an event loop that a run's loop refuses; the error says what to do instead."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def _make_refusing_method(name: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def find_unordered_caller() -> str | None:
-    """Who calls ``create_task``, if that is a function of asyncio that makes its tasks in no order that replays."""
-    # The original `as_completed` makes tasks of a *set* of coroutines. `stand_ins` puts another one in its place, but a
-    # name that was imported before still points to it, so the stack tells. Only `ensure_future` is looked at closer.
+    """The function of asyncio that calls ``create_task``, if it creates its tasks in an order that does not replay."""
+    # The original `as_completed` makes tasks of a *set* of coroutines. `asyncio_overrides` replaces it, but a name that
+    # was imported before still points to it, so the stack decides. Only calls by `ensure_future` are checked further.
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     if frame.f_code.co_name not in ("_ensure_future", "ensure_future"):
         return None

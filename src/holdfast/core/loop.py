@@ -1,27 +1,27 @@
 """A small event loop on which workflow code runs, and on which nothing happens that is not in the journal.
 
-It is a real ``asyncio`` loop as far as tasks, futures, timers and callbacks go, so ``gather``, ``TaskGroup``, ``wait``,
-``timeout``, ``Queue`` and the rest work unchanged. It differs in what can wake it: only outcomes that the engine
-delivers. Between two deliveries it runs until nothing is ready; the order of everything it does is then a function of
-the journal alone.
+It is a real ``asyncio`` loop as far as tasks, futures, timers, and callbacks go, so ``gather``, ``TaskGroup``,
+``wait``, ``timeout``, ``Queue``, and the rest work unchanged. But only outcomes that the engine delivers can wake it.
+Between two deliveries it runs until nothing is ready, so the order of everything it does is a function of the journal
+alone.
 
-What makes that true, each point learnt from a replay that went wrong without it:
+This needs the following. Without any of it, some replay went wrong:
 
-- **Time** stands still between deliveries: ``time()`` is the largest time among the delivered records. A deadline is
+- **Time** advances only with deliveries: ``time()`` is the largest time among the delivered records. A deadline is
   therefore a function of the journal, and arming a timer needs no write.
 - **Tasks and futures hash by number**, not by address: ``asyncio.wait`` and ``TaskGroup`` keep them in sets, and a
   set's order is the order of its hashes. The numbers are salted by the run, because asyncio keeps all tasks of the
   process in one weak set, where equal hashes collide.
-- **Cancellations made in one callback take effect in the order in which their futures were made**, not in the order of
-  the calls: anyio keeps its cancel scopes in sets ordered by address.
+- **Cancellations made in one callback take effect in the order in which their futures were created**, not in the order
+  of the calls: anyio keeps its cancel scopes in sets ordered by address.
 - **Everything is held strongly** (tasks, async generators), so that the garbage collector never decides when a
   ``finally`` block runs.
-- **Whatever else a loop can do is refused**, and the refusal also *poisons* the run: code that catches ``Exception``
-  around a network call would otherwise hide that it made one.
+- **Everything else that a loop can do is refused**, and the refusal also *poisons* the run: code that catches
+  ``Exception`` around a network call would otherwise hide that it made one.
 
 Leaving memory (parking, a lost fence, shutdown) is ``unwind``: ``RunParked`` is thrown into every task, newest first,
-with commands refused meanwhile. A run that was merely dropped would be closed by the collector at a random moment,
-inside another run's turn.
+with commands refused meanwhile. If a run were merely dropped, the collector would close it at a random moment, inside
+another run's turn.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import heapq
 import sys
 import warnings
 import zlib
-from _thread import get_ident  # which thread this is; the core starts none
+from _thread import get_ident  # the core starts no thread
 from asyncio import events, tasks
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -41,22 +41,23 @@ from typing import Any, NoReturn, TypeVar
 
 from holdfast.core.forbidden_methods import find_unordered_caller, forbid_undefined_methods
 from holdfast.core.interruption import InterruptWindow, WorkflowBlocked
+from holdfast.core.run_timer import RunTimer
 from holdfast.core.source_location import is_library_code, locate_await, locate_task_origin, locate_user_code
 from holdfast.errors import ForbiddenInWorkflow, HoldfastError, RunParked
 
 T = TypeVar("T")
 
 MAX_CALLBACKS_PER_TURN = 2_000
-"""How many callbacks one turn runs before it lets the process breathe."""
+"""How many callbacks one turn runs before other tasks of the process get a turn."""
 
 MAX_CLOSE_ATTEMPTS = 8
-"""How often ``RunParked`` is thrown into a task that goes on in spite of it."""
+"""How often ``RunParked`` is thrown into a task that continues in spite of it."""
 
 MAX_REFUSED_COMMANDS = 50
-"""How many commands of a run that leaves memory are answered with ``RunParked``."""
+"""How many commands of a run that leaves memory raise ``RunParked``."""
 
 leaked_tasks: list[object] = []
-"""Tasks that survived ``unwind``. Kept for ever: collecting them would run their ``finally`` blocks somewhere else."""
+"""Tasks that survived ``unwind``. Kept forever: collecting them would run their ``finally`` blocks somewhere else."""
 
 
 class RunFuture(asyncio.Future[T]):
@@ -70,7 +71,7 @@ class RunFuture(asyncio.Future[T]):
         return self.number
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel, and tell the loop whom that wakes."""
+        """Cancel, and tell the loop which callbacks that makes ready."""
         loop = self.get_loop()
         assert isinstance(loop, RunLoop)
         ready = loop.ready
@@ -94,7 +95,7 @@ class RunTask(asyncio.Task[T]):
         self.number = loop.allocate_number()
         self.run_context = context
         self.origin = ""
-        """Where the user's code created it, if its coroutine is a library's (``locate_task_origin``)."""
+        """Where the user's code created the task, if its coroutine is a library's (``locate_task_origin``)."""
         super().__init__(coro, loop=loop, name=name or f"Task-{self.number & 0xFFFF}", context=context)
         self._log_destroy_pending = False
 
@@ -112,43 +113,19 @@ class RunTask(asyncio.Task[T]):
         return loop
 
 
-class RunTimer(asyncio.TimerHandle):
-    """A timer with its place in the run's stream of timers."""
-
-    __slots__ = ("delay_s", "position")
-
-    def __init__(
-        self,
-        position: int,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: RunLoop,
-        context: contextvars.Context | None,
-    ) -> None:
-        super().__init__(when, callback, args, loop, context)
-        self.position = position
-        self.delay_s = when - loop.time()
-
-    @property
-    def name(self) -> str:
-        """What the journal calls it: how long it was set for, which new code may not change for a recorded timer."""
-        return f"{round(self.delay_s, 3):g} s"
-
-
 class RunLoop(asyncio.AbstractEventLoop):
-    """The loop of one run. See the module's text for what it guarantees."""
+    """The loop of one run. The module's docstring says what it guarantees."""
 
     def __init__(self, run_id: str, start_time: float) -> None:
         self.run_id = run_id
         self.is_replaying = True
-        """Whether outcomes still come from the journal: logging is dropped meanwhile."""
+        """Whether outcomes still come from the journal; logging is suppressed meanwhile."""
         self.is_retracing = False
-        """Whether somebody else than the journal brings the run back to where it was: an engine that keeps outcomes
-        itself, and hands them out again. To the run they are new; logging is dropped all the same."""
+        """Whether an engine that keeps outcomes itself delivers them again. To the run they are new, but logging is
+        suppressed."""
         self.is_closing = False
         self.interrupt_window = InterruptWindow()
-        """When another thread may interrupt the run's code."""
+        """The time in which another thread may interrupt the run's code."""
         self.fatal_error: HoldfastError | None = None
         """The first forbidden thing that workflow code did; it fails the run, caught or not."""
         self.execution: Any = None
@@ -159,12 +136,12 @@ class RunLoop(asyncio.AbstractEventLoop):
         """Callbacks run since the last delivery."""
         self.live_tasks: dict[int, RunTask[Any]] = {}
         self.swallowed_task_numbers: list[int] = []
-        """Numbers of tasks that caught ``RunParked`` and returned, as if nothing had happened."""
+        """Numbers of tasks that caught ``RunParked`` and returned."""
         self.async_generators: list[AsyncGenerator[Any, Any]] = []
         self._time = start_time
         self.ready: deque[asyncio.Handle] = deque()
         self.cancellations: list[tuple[int, list[asyncio.Handle]]] = []
-        """Futures cancelled by the callback that is running, by number, with the callbacks that this has made ready."""
+        """Futures cancelled by the running callback, by number, each with the callbacks that this made ready."""
         self._timer_heap: list[tuple[float, int]] = []
         self._salt = zlib.crc32(run_id.encode()) << 16
         self._last_number = 0
@@ -173,20 +150,20 @@ class RunLoop(asyncio.AbstractEventLoop):
         self._thread_id = get_ident()
 
     def allocate_number(self) -> int:
-        """A number for a task or future: the same one in every replay, and rarely one of another run's."""
+        """A number for a task or future: the same in every replay, and rarely that of a task of another run."""
         self._last_number += 1
         return self._salt + self._last_number
 
     @property
     def is_logging_suppressed(self) -> bool:
-        """Whether what the code logs was logged before, or is of no interest to anybody."""
+        """Whether the code's log messages were logged before, or come from a run that leaves memory."""
         return self.is_replaying or self.is_retracing or self.is_closing
 
     def bind_to_current_thread(self) -> None:
-        """From now on the calling thread is the one that this loop runs in."""
+        """Move the loop to the calling thread."""
         self._thread_id = get_ident()
 
-    # Turning
+    # Running
 
     def turn(self, max_callbacks: int = MAX_CALLBACKS_PER_TURN) -> bool:
         """Run what is ready, at most ``max_callbacks`` callbacks; true when nothing is left to run."""
@@ -207,8 +184,8 @@ class RunLoop(asyncio.AbstractEventLoop):
                         try:
                             handle._run()  # type: ignore[attr-defined]
                         except (SystemExit, KeyboardInterrupt):
-                            # asyncio lets these out of a loop, where they would take the worker down with all its
-                            # runs. The task that raised one keeps it as its outcome, for whoever awaits it.
+                            # asyncio lets these leave a loop, which would take the worker down with all its runs. The
+                            # task that raised one keeps it as its outcome, for code that awaits the task.
                             pass
                         if cancellations:
                             self._order_cancellations()
@@ -217,15 +194,15 @@ class RunLoop(asyncio.AbstractEventLoop):
                 if window.is_interrupted:
                     window.absorb_interrupt()
         except WorkflowBlocked:
-            pass  # between two callbacks: whoever interrupts has poisoned the run, so this turn was its last
+            pass  # between two callbacks: the interrupting thread has poisoned the run, so this turn was its last
         finally:
-            handle = None  # an exception's traceback holds this frame: it must not hold the exception's task in turn
+            handle = None  # an exception's traceback holds this frame, so the frame must not hold the exception's task
             self._leave(outer)
             self.callback_count += count
         return not ready
 
     def _order_cancellations(self) -> None:
-        """Let those who were cancelled in one callback wake by the number of their future, whatever order it chose."""
+        """Order the cancellations of one callback by the number of their future, not by the order of the calls."""
         cancellations = self.cancellations
         if len(cancellations) > 1:
             woken = {id(handle) for _, handles in cancellations for handle in handles}
@@ -238,7 +215,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         cancellations.clear()
 
     def call_inside(self, call: Callable[..., T], *args: Any) -> T:
-        """Call something that makes callbacks ready (a future's ``set_result``, a task's ``cancel``) between turns."""
+        """Between turns, call something that makes callbacks ready: a future's ``set_result``, a task's ``cancel``."""
         self._is_running = True
         try:
             return call(*args)
@@ -246,7 +223,7 @@ class RunLoop(asyncio.AbstractEventLoop):
             self._is_running = False
 
     def _enter(self) -> tuple[Any, Any, Any]:
-        # Python 3.14 insists on this order: leave the outer task, then swap loops; and the reverse on the way out.
+        # Python 3.14 requires this order: leave the outer task, then swap loops; and the reverse on the way out.
         outer = events._get_running_loop()
         task = tasks.current_task(outer) if outer is not None else None
         if task is not None:
@@ -266,7 +243,7 @@ class RunLoop(asyncio.AbstractEventLoop):
             tasks._enter_task(outer, task)  # type: ignore[attr-defined]
 
     def advance_time(self, at: float) -> None:
-        """Time goes on to ``at``, never back."""
+        """Advance the time to ``at``; it never goes back."""
         if at > self._time:
             self._time = at
 
@@ -283,7 +260,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         return None
 
     def take_due_timers(self, now: float) -> list[RunTimer]:
-        """The open timers due at ``now``, in the order they are due. Each is handed out once."""
+        """The open timers due at ``now``, in the order they are due. Each is returned once."""
         due: list[RunTimer] = []
         while (timer := self.get_next_timer()) is not None and timer.when() <= now:
             heapq.heappop(self._timer_heap)
@@ -291,7 +268,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         return due
 
     def fire_timer(self, position: int) -> bool:
-        """Make a timer's callback ready; false when that timer is not open (any more)."""
+        """Make a timer's callback ready; false when the timer is not open."""
         timer = self.timers.pop(position, None)
         if timer is None:
             return False
@@ -299,7 +276,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         self.ready.append(timer)
         return True
 
-    # What asyncio calls
+    # Methods that asyncio calls
 
     def time(self) -> float:
         """The run's time: the largest among the records delivered so far."""
@@ -329,7 +306,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         **_: Any,
     ) -> asyncio.Task[T]:
         if self.is_closing:
-            # The coroutine is never going to run; closing it here keeps it from warning that it was never awaited.
+            # The coroutine never runs; closing it here avoids the warning that it was never awaited.
             coro.close()
             raise RunParked(f"run {self.run_id!r} is leaving memory")
         if (offender := find_unordered_caller()) is not None:
@@ -375,7 +352,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         if when <= self._time:
-            # Already due by the run's own time: no outcome to wait for, so no place in the stream of timers either.
+            # Due already by the run's own time: no outcome to wait for, so no position in the stream of timers.
             timer = RunTimer(-1, when, callback, args, self, context)
             self.ready.append(timer)
             return timer
@@ -392,7 +369,7 @@ class RunLoop(asyncio.AbstractEventLoop):
             self.timers.pop(handle.position, None)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback failed, or a task's exception was never looked at: hand it to the execution, to be logged."""
+        """A callback failed, or no code has seen a task's exception: pass it to the execution, to be logged."""
         if not self.is_closing and self.execution is not None:
             self.execution.add_unhandled_error(context)
 
@@ -411,15 +388,15 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def refuse(self, action: str, advice: str) -> NoReturn:
         """Raise, and fail the run even if the workflow catches it."""
-        place = ""
+        location = ""
         if self._is_running and get_ident() == self._thread_id:
-            place = locate_user_code(sys._getframe(1), self._get_current_origin())  # pyright: ignore[reportPrivateUsage]
-        if place:
-            place = f" (at {place})"
-        elif waits := self.locate_wait():
-            place = f" (the run waits at {waits})"
+            location = locate_user_code(sys._getframe(1), self._get_current_origin())  # pyright: ignore[reportPrivateUsage]
+        if location:
+            location = f" (at {location})"
+        elif wait := self.locate_wait():
+            location = f" (the run waits at {wait})"
         error = ForbiddenInWorkflow(
-            f"run {self.run_id!r}: {action}{place}. Workflow code must do only what can be replayed: {advice}."
+            f"run {self.run_id!r}: {action}{location}. Workflow code must do only what can be replayed: {advice}."
         )
         if self.fatal_error is None:
             self.fatal_error = error
@@ -432,8 +409,8 @@ class RunLoop(asyncio.AbstractEventLoop):
     def locate_wait(self) -> str:
         """Where in the user's code the run waits; empty if that is unknown."""
         for task in self.live_tasks.values():
-            if not task.done() and (place := locate_await(task.get_coro())):
-                return place
+            if not task.done() and (location := locate_await(task.get_coro())):
+                return location
         return ""
 
     def _refuse_external_call(self, callback: Callable[..., object]) -> NoReturn:
@@ -447,35 +424,35 @@ class RunLoop(asyncio.AbstractEventLoop):
     # Leaving
 
     def refuse_command(self) -> asyncio.Future[Any]:
-        """What a command gets that code issues while its run leaves memory: an exception, or in the end silence."""
+        """The answer to a command that is issued while the run leaves memory: an exception, or in the end no answer."""
         self._refused_count += 1
         if self._refused_count > MAX_REFUSED_COMMANDS:
-            return RunFuture(self)  # code that retries for ever is left waiting for a future that never ends
+            return RunFuture(self)  # code that retries forever waits for a future that is never done
         raise RunParked(f"run {self.run_id!r} is leaving memory")
 
     def unwind(self) -> None:
-        """End every task so that nothing of this run is left to be collected later. Issues and records nothing."""
+        """End every task, so that nothing of this run is left to be collected later. Issues and records nothing."""
         if self.is_closing:
             return
         self.is_closing = True
-        stubborn = 0
+        leaked_count = 0
         outer = self._enter()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
                 for task in reversed(list(self.live_tasks.values())):
-                    stubborn += not self._end_task(task)
+                    leaked_count += not self._end_task(task)
         finally:
             self._leave(outer)
             self.ready.clear()
             self.timers.clear()
             self._timer_heap.clear()
             self.live_tasks.clear()
-        if stubborn:
+        if leaked_count:
             self._warn_leaked_task()
 
     def _end_task(self, task: RunTask[Any]) -> bool:
-        """End one task; false when it goes on in spite of everything."""
+        """End one task; false when it continues in spite of all attempts."""
         coro: Any = task.get_coro()
         if coro is None or task.done():
             return True
@@ -486,28 +463,27 @@ class RunLoop(asyncio.AbstractEventLoop):
             except StopIteration:
                 self.swallowed_task_numbers.append(task.number)
                 return True
-            except BaseException as left:
-                # Whatever comes out (our own exception as a rule) is dropped with its traceback, which holds the
-                # frames.
-                left.__traceback__ = None
+            except BaseException as raised:
+                # This exception, usually `RunParked`, is dropped with its traceback, which holds the frames.
+                raised.__traceback__ = None
                 return True
         leaked_tasks.append(task)
         return False
 
     def _warn_leaked_task(self) -> None:
-        words = "a task goes on although its run left memory; let RunParked (a BaseException) pass"
+        message = "a task goes on although its run left memory; let RunParked (a BaseException) pass"
         try:
-            warnings.warn(f"run {self.run_id!r}: {words}", ResourceWarning, stacklevel=3)
+            warnings.warn(f"run {self.run_id!r}: {message}", ResourceWarning, stacklevel=3)
         except ResourceWarning as raised:
-            # Warnings are errors here, and whoever lets go of a run must not be stopped by one: told, and not raised.
-            told = SimpleNamespace(
+            # Warnings are errors in this process, but must not stop the unloading of a run: report it without raising.
+            unraisable = SimpleNamespace(
                 exc_type=ResourceWarning, exc_value=raised, exc_traceback=None, err_msg=None, object=self
             )
-            sys.unraisablehook(told)  # pyright: ignore[reportArgumentType]
+            sys.unraisablehook(unraisable)  # pyright: ignore[reportArgumentType]
 
 
 def _never_finalize(_: AsyncGenerator[Any, Any]) -> None:
-    """The run closes its generators itself, at a moment that the journal decides."""
+    """The run closes its generators itself, at a moment that the journal determines."""
 
 
 forbid_undefined_methods(RunLoop)

@@ -1,37 +1,37 @@
-"""``patched``: a change of workflow code that runs from before it do not see.
+"""``patched``: a change of workflow code that runs from before the change do not see.
 
-``if patched("charge-in-cents"): new code, else: old code``. A run takes the new way if it has not been at that place
-before, and keeps to what it took. The answer is worked out from what is known when the code asks, in this order:
+``if patched("charge-in-cents"): new code, else: old code``. A run takes the new branch if it has not been past this
+call before, and stays with its choice. The answer follows from what is known when the code calls ``patched``:
 
-1. The run has asked under this name before: the same answer, whatever place asks.
+1. The run has called it with this name before, anywhere: the same answer.
 2. The journal has a record of the patch: true.
-3. Something behind this place was begun already: false. Commands are numbered as they are issued, so that is the case
-   when there is a record, or any other trace, of a command with the number of the next one or a higher one; and so with
-   timers. This run has been here with code that did not ask, and what it did is in its journal.
-4. Else true, and that is to be recorded.
+3. Something after this call has already started: false. Commands are numbered as they are issued, so that is the case
+   if there is a record, or any other trace, of a command with the next number or a higher one, or such a timer.
+   The run has been here with code that did not call ``patched``, and what it did is in its journal.
+4. Otherwise true, which must then be recorded.
 
-**Why every process gives the same answer.** A record of the patch stays, also over a retry. Without one, what decides
-is the highest number in the journal, which only rises, held against the number that the code has reached, which follows
-from the records before. "Replaying" or not does not come into it: a run whose journal is used up exactly here has not
-been past this place, whether it is new, was parked, or has lost its worker a moment ago, and takes the new way. Only a
-retry that takes back all that was behind this place, or a fork that leaves it out, makes a new answer possible: then
-the run is, to its journal, as one that has not been here.
+**Why every process gives the same answer.** A record of the patch stays, even after a retry. Without one, the answer
+compares the highest number in the journal, which only rises, with the number that the code has reached, which follows
+from the earlier records. Whether the run is replaying does not matter: a run with a journal that ends exactly here has
+not been past this call, whether it is new, was parked, or has just lost its worker, and takes the new branch. Only a
+retry that removes everything after this call, or a fork that leaves it out, makes a new answer possible: to its
+journal, the run has not been here.
 
-**The record is on its way while the code goes on**: ``patched`` stands in an ``if``, and cannot be awaited. What comes
-after it must not be there without it. So the driver hands it to the writer right after the turn in which it was
-decided, before any other record, and writers keep the order; and it begins no command (``is_durable``) before the
-record is durable. A process that dies in between leaves nothing of the new way, neither in the journal nor in the
-world, and the next one decides again. For the same reason a record that was issued behind the place has a higher
-``seq``, and no fork can cut between them.
+**The record is on its way while the code continues**: ``patched`` is used in an ``if``, and cannot be awaited. Nothing
+that follows may exist without the record. So the driver submits it right after the turn in which it was decided, before
+any other record (writers keep the order), and starts no command (``is_durable``) before the record is durable. A
+process that dies in between leaves nothing of the new branch, neither in the journal nor in the world, and the next one
+decides again. For the same reason, a record that was issued after the call has a higher ``seq``, and no fork can cut
+between them.
 
-**The record has no position**, and nothing in the workflow depends on it but the answer: not even time. If the code
-does not ask any more, because the old way is gone, the record is passed over. That is what makes removing a patch
-simple; it is also why code from before the patch does not notice that a run has taken the new way before it comes to a
+**The record has no position**, and nothing in the workflow but the answer depends on it, not even time. If the code no
+longer calls ``patched``, because the old branch is gone, the record is skipped. That makes it simple to remove a patch.
+It also means that code from before the patch does not notice that a run has taken the new branch, until it comes to a
 record that does not fit.
 
-**What leaves no trace**: the first attempt of an ordinary step that old code had begun when its process died. Its run
-takes the new way, as it does wherever code behind the last record is changed. The intent of a ``once`` step, a further
-attempt, progress, a child and an answer do leave one, and count as begun.
+**What leaves no trace**: the first attempt of an ordinary step that old code had started when its process died. Its run
+takes the new branch, as it does wherever code after the last record is changed. The intent of a ``once`` step, a
+further attempt, progress, a child, and an answer do leave a trace, and count as started.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.core.records import Record, RecordKind
 
 PATCH_POSITION = -1
-"""The position of a patch's record: before every command, so that a retry does not take it back."""
+"""The position of a patch's record: before every command, so that a retry does not remove it."""
 
 
 class Patches:
@@ -49,8 +49,8 @@ class Patches:
 
     Args:
         records: the run's journal.
-        started_positions: positions of commands without a record of which there is another trace.
-        has_run_ended: the run has ended, and has been wherever its code comes.
+        started_positions: positions of commands without a record that have left another trace.
+        has_run_ended: the run has ended, so it has been past every call.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Patches:
         self._recorded_names: set[str] = set()
         last, last_timer = max(started_positions, default=-1), -1
         patch, timer, *unasked = RecordKind.PATCH, RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL
-        for record in records:  # which may be many
+        for record in records:  # there may be many
             kind, position = record.kind, record.position
             if kind is patch:
                 self._recorded_names.add(record.name)
@@ -68,14 +68,14 @@ class Patches:
             elif position > last and kind not in unasked:
                 last = position
         self._last_position, self._last_timer = last, last_timer
-        """The highest numbers of a command and of a timer that were begun before this process had the run."""
+        """The highest numbers of a command and of a timer that had started before this process held the run."""
         self._has_run_ended = has_run_ended
         self._decisions: dict[str, bool] = {}
         self._newly_decided: list[str] = []
         self._pending_names: set[str] = set()
 
     def decide(self, name: str, *, command_count: int, timer_count: int) -> bool:
-        """The answer to code that asks after it has issued so many commands, and set so many timers."""
+        """The answer to code that has issued this many commands, and set this many timers."""
         known = self._decisions.get(name)
         if known is not None:
             return known
@@ -90,23 +90,23 @@ class Patches:
         return answer
 
     def is_active(self, name: str) -> bool:
-        """The answer that the run has, and false if it has none: nothing is decided by that."""
+        """The answer that the run has, or false if it has none; decides nothing."""
         return self._decisions.get(name, name in self._recorded_names)
 
     def is_decided(self, name: str) -> bool:
-        """Whether the code has asked for it yet."""
+        """Whether the code has called ``patched`` with this name."""
         return name in self._decisions
 
     def take_newly_decided(self) -> list[str]:
-        """What has been decided since the last call, and is to be recorded."""
+        """The patches that were decided since the last call, and must be recorded."""
         new, self._newly_decided = self._newly_decided, []
         return new
 
     def mark_durable(self, name: str) -> None:
-        """Its record is durable."""
+        """The record of this patch is durable."""
         self._pending_names.discard(name)
 
     @property
     def is_durable(self) -> bool:
-        """Whether all that was decided is durable, so that commands can be begun."""
+        """Whether the records of all decisions are durable, so that commands may start."""
         return not self._pending_names

@@ -45,7 +45,7 @@ class SeededRandom:
     def __init__(self, seed: bytes, rewind_points: Sequence[RewindPoint] = ()) -> None:
         self._rewind_points = rewind_points
         self._seeds: list[tuple[int, bytes]] = []
-        """From which record on, and the seed; the last one first."""
+        """Each seed with the ``seq`` from which it is used; the last one first."""
         links, rest = divmod(len(seed) - SEED_BYTES, _SEQ_BYTES + SEED_BYTES)
         if rest or links < 0:
             self._seeds.append((0, seed))
@@ -72,11 +72,11 @@ class SeededRandom:
         return self.draw_own_bytes(f"step:{position}:{name}", position).hex()
 
     def derive_child_seed(self, position: int) -> bytes:
-        """The seed of a run that the command at this position starts: starting it again starts the same run."""
+        """The seed of a run that the command at this position starts: a repeated start is the same run."""
         return self.draw_own_bytes(f"child:{position}", position)
 
     def make_child_id_suffix(self, position: int) -> str:
-        """The end of the generated id of such a run: where in its parent it was started."""
+        """The suffix of the generated id of such a run: its position in the parent."""
         times = self.count_rewinds(position)
         return f"{position + 1}.{times}" if times else f"{position + 1}"
 
@@ -89,7 +89,7 @@ class SeededRandom:
         return b32encode(self.draw_own_bytes(f"approval:{position}:{content}", position)[:10]).decode().lower()[:12]
 
     def count_rewinds(self, position: int) -> int:
-        """How often a retry has gone back to this position, or to one before it."""
+        """How often a retry has rewound to this position, or to one before it."""
         return sum(point.position <= position for point in self._rewind_points)
 
 

@@ -23,15 +23,14 @@ _PACKAGE_DIR_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{
 
 
 def locate_await(coro: Any) -> str:
-    """``file:line in function`` of the user's code that a chain of awaits has come to, or an empty string."""
+    """``file:line in function`` of the user's code at the end of a chain of awaits, or an empty string."""
     return _format_frame(_find_user_frame(reversed(list(_iter_await_chain(coro)))))
 
 
 def locate_user_code(frame: FrameType | None, origin: str = "") -> str:
-    """``file:line in function`` of the user's code on a running stack, whose innermost frame this is.
+    """``file:line in function`` of the user's code on a running stack; ``frame`` is the innermost frame.
 
-    ``origin`` is the ``locate_task_origin`` of the task that is running: the answer if the stack has only code of
-    libraries.
+    ``origin`` is the ``locate_task_origin`` of the running task: the answer if the stack has only code of libraries.
     """
     found = _find_user_frame(_iter_stack(frame))
     return origin if origin and (found is None or _get_frame_package(found)) else _format_frame(found)
@@ -44,9 +43,9 @@ def is_library_code(coro: Any) -> bool:
 
 
 def locate_task_origin(coro: Any, frame: FrameType | None, origin: str = "") -> str:
-    """Where the user's code creates a task of a library's coroutine, whose own stack will not show the user's code.
+    """Where the user's code creates a task of a library's coroutine: the task's own stack will not show that.
 
-    ``frame`` is the innermost frame of the caller, ``origin`` that of the task that creates this one.
+    ``frame`` is the innermost frame of the caller, ``origin`` the origin of the task that creates this one.
     """
     found = _find_user_frame(_iter_stack(frame))
     if found is None or _get_frame_package(found) == _get_package(_get_source_file(coro)):
@@ -56,12 +55,12 @@ def locate_task_origin(coro: Any, frame: FrameType | None, origin: str = "") -> 
 
 def format_user_stack(frame: FrameType | None, max_frames: int = 5) -> str:
     """The innermost frames of user code on a running stack, a line each, the innermost last."""
-    places: list[str] = []
-    while frame is not None and len(places) < max_frames:
+    lines: list[str] = []
+    while frame is not None and len(lines) < max_frames:
         if not frame.f_code.co_filename.startswith(_INTERNAL_PREFIXES):
-            places.append(f"  {_format_frame(frame)}")
+            lines.append(f"  {_format_frame(frame)}")
         frame = frame.f_back
-    return "\n".join(reversed(places))
+    return "\n".join(reversed(lines))
 
 
 def _iter_await_chain(coro: Any) -> Iterator[FrameType]:

@@ -9,7 +9,7 @@ from holdfast.errors import UsageError
 
 
 class RunState(StrEnum):
-    """Where a run is in its life; the last four are terminal."""
+    """The state of a run; the last four are terminal."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -30,9 +30,9 @@ UNFINISHED_STATES = frozenset({RunState.PENDING, RunState.RUNNING, RunState.WAIT
 
 
 def parse_run_states(given: RunState | str | Collection[RunState | str]) -> list[RunState]:
-    """The states that are meant by one of them, or several, as users name them. Raises ``UsageError``."""
+    """One state, or several, as users name them. Raises ``UsageError``."""
     try:
-        return [RunState(one) for one in ([given] if isinstance(given, str) else given)]
+        return [RunState(state) for state in ([given] if isinstance(given, str) else given)]
     except ValueError as error:
         raise UsageError(f"{error}; the states are {', '.join(RunState)}") from None
 
@@ -40,8 +40,8 @@ def parse_run_states(given: RunState | str | Collection[RunState | str]) -> list
 class Effect(StrEnum):
     """What a step does to the world, and so what may happen to it after a crash.
 
-    ``read`` may run again. ``idempotent`` may run again and is handed a stable key to make that harmless.
-    ``once`` is never run again: if its worker dies in flight, its outcome is unknown.
+    ``read`` may run again. ``idempotent`` may run again, and has a stable key to make that harmless. ``once`` never
+    runs again: if its worker dies in flight, its outcome is unknown.
     """
 
     READ = "read"

@@ -1,4 +1,4 @@
-"""One attempt of a step, whoever makes it: within its time-out, and a plain function as a thread may call it."""
+"""One attempt of a step, in any engine: its timeout, and the call of a plain function in a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.errors import StepFailed, StepTimedOut
 async def run_with_timeout(
     step: StepDefinition, run_id: str, attempt: int, call: Callable[[], Coroutine[Any, Any, Any]]
 ) -> Any:
-    """Await the call for as long as an attempt of this step may take; then raise ``StepTimedOut``."""
+    """Await the call; raise ``StepTimedOut`` if it takes longer than the timeout of the step."""
     if step.timeout_s is None:
         with ForkGuard(step.name):
             return await call()
@@ -24,7 +24,7 @@ async def run_with_timeout(
             with ForkGuard(step.name):
                 return await call()
     except (TimeoutError, asyncio.CancelledError):
-        # Not a `TimeoutError` if the code has left a request to cancel its task behind.
+        # It is no `TimeoutError` if the code has left a cancel request for its task behind.
         if scope.expired():
             raise StepTimedOut(
                 f"step {step.name!r} of run {run_id!r} took longer than its time-out of "
@@ -35,7 +35,7 @@ async def run_with_timeout(
 
 
 def make_self_cancelled_error(step: StepDefinition, run_id: str) -> StepFailed:
-    """The error of an attempt that ended because its task was cancelled, and not by Holdfast."""
+    """The error of an attempt that ended because something other than Holdfast cancelled its task."""
     return StepFailed(
         f"step {step.name!r} of run {run_id!r} ended without an outcome: its own code, or a library that it calls, "
         f"cancelled its task or raised CancelledError. Cancel only tasks that the step itself has created",
@@ -44,10 +44,10 @@ def make_self_cancelled_error(step: StepDefinition, run_id: str) -> StepFailed:
 
 
 def call_sync_step(step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a step's plain function in a thread, so that whatever it raises can be carried by a future."""
+    """Call a step's plain function in a thread; a future can carry every exception that this raises."""
     try:
         with ForkGuard(step.name):
             return step.function(*args, **kwargs)
     except StopIteration as stop:
-        # A future cannot carry it: it would end the coroutine that awaits it as if that had returned.
+        # A future cannot carry it: the coroutine that awaits the future would end as if it had returned.
         raise RuntimeError("the step raised StopIteration") from stop

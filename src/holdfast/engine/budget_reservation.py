@@ -1,4 +1,4 @@
-"""Asking for a piece of a budget before a step uses it."""
+"""Reserving usage from budgets before a step uses it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 MIN_POLL_DELAY_S = 0.05
 MAX_POLL_DELAY_S = 1.0
-"""Seconds after which a step asks again that waits for the calls of others to end; twice as long each time."""
+"""Seconds between two tries of a step that waits for other calls to end; the pause doubles each time."""
 
 
 async def reserve_budget(step: StepRun, expected: Usage) -> None:
-    """Reserve with every budget of the run and of those above it; without any, nothing is asked."""
+    """Reserve from every budget of the run and of the runs above it; returns at once if there is none."""
     run, host, name = step.run, step.host, step.step.name
     if not run.has_budget:
         return
@@ -38,7 +38,7 @@ async def reserve_budget(step: StepRun, expected: Usage) -> None:
 
 
 def make_shortage_error(run_id: str, step: str, shortage: BudgetShortage) -> BudgetExceeded | ModelRequestRejected:
-    """Why a step of a run is not carried out, in words; not for a shortage that passes."""
+    """The error of a step that a budget does not allow; not for a temporary shortage."""
     return (
         _make_unpriced_error(run_id, shortage)
         if shortage.limit_name == "price"
@@ -49,32 +49,29 @@ def make_shortage_error(run_id: str, step: str, shortage: BudgetShortage) -> Bud
 def _make_exceeded_error(run_id: str, step: str, shortage: BudgetShortage) -> BudgetExceeded:
     limit = shortage.limit_name
 
-    def words(amount: float) -> str:
+    def describe(amount: float) -> str:
         return f"${amount:,.6f}".rstrip("0").rstrip(".") if limit == "usd" else f"{amount:,.10g} {limit}"
 
-    whose = "its budget" if shortage.run_id == run_id else f"the budget of run {shortage.run_id!r}, which started it,"
-    expected = f", and this call may use {words(shortage.expected)}" if shortage.expected else ""
+    budget = "its budget" if shortage.run_id == run_id else f"the budget of run {shortage.run_id!r}, which started it,"
+    expected = f", and this call may use {describe(shortage.expected)}" if shortage.expected else ""
     return BudgetExceeded(
-        f"{step!r} of run {run_id!r} was not made: {whose} of {words(shortage.max_amount)} would be passed "
-        f"({words(shortage.used)} used{expected}). "
-        f"The run waits: `holdfast budget {shortage.run_id} --{limit} {_suggest_budget(shortage)}` gives it more, and "
-        "lets it go "
-        f"on.",
+        f"{step!r} of run {run_id!r} was not made: {budget} of {describe(shortage.max_amount)} would be passed "
+        f"({describe(shortage.used)} used{expected}). The run waits: `holdfast budget {shortage.run_id} --{limit} "
+        f"{_suggest_budget(shortage)}` gives it more, and lets it go on.",
         shortage.run_id,
         limit,
     )
 
 
 def _make_unpriced_error(run_id: str, shortage: BudgetShortage) -> ModelRequestRejected:
-    whose = "the run" if shortage.run_id == run_id else f"run {shortage.run_id!r}, which started this one,"
+    owner = "the run" if shortage.run_id == run_id else f"run {shortage.run_id!r}, which started this one,"
     return ModelRequestRejected(
-        f"its price is not known, and {whose} has a budget of ${shortage.max_amount:,.10g}, which could not be kept: "
-        "give it "
-        f"one in tokens, as in Budget(tokens=100_000), or use a model whose price is known"
+        f"its price is not known, and {owner} has a budget of ${shortage.max_amount:,.10g}, which could not be kept: "
+        "give it one in tokens, as in Budget(tokens=100_000), or use a model whose price is known"
     )
 
 
 def _suggest_budget(shortage: BudgetShortage) -> str:
-    """A budget that would do, for the command in the message."""
+    """A budget that is large enough, for the command in the message."""
     enough = max(2 * shortage.max_amount, shortage.used + shortage.reserved + shortage.expected)
     return json.dumps(round(enough, 6)).removesuffix(".0")

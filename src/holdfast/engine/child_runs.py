@@ -23,10 +23,9 @@ from holdfast.core.commands import Command
 from holdfast.core.records import RecordKind, Signal
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import ChildCall
-from holdfast.engine.journal_writer import AnswerCallback
 from holdfast.engine.live_events import LiveEventBuffer
 from holdfast.errors import HoldfastError, RunNotFound
-from holdfast.stores.operations import AwaitRun, CancelRun, NewRun, OpResult, OpStatus, RunLink, StartResult
+from holdfast.stores.operations import AwaitRun, CancelRun, OpResult, OpStatus, RunLink, StartResult
 from holdfast.stores.run_errors import encode_child_failure, make_disabled_error
 
 if TYPE_CHECKING:
@@ -34,44 +33,40 @@ if TYPE_CHECKING:
 
 
 class ChildRuns:
-    """What a driver knows of the runs that its run starts or waits for."""
+    """The runs that a driver's run starts or waits for."""
 
     def __init__(self, driver: Driver) -> None:
         self.links: dict[int, tuple[str, bytes]] = {}
-        """The links that were there when the run came into memory: see ``History.links``."""
+        """The links that existed when the run came into memory: see ``History.links``."""
         self._driver = driver
         self._live_event_buffers: dict[int, LiveEventBuffer] = {}
-        """What is told of those that are waited for."""
+        """Live events of awaited runs, by position."""
 
     def start_or_link(self, command: Command) -> None:
         """Start the run, or link to it, unless it is linked already: a run that waits for thousands wakes often."""
         driver, call = self._driver, command.call
         assert isinstance(call, ChildCall)
-        run = driver.run
-        link = RunLink(run.key, run.epoch, command.position, is_awaited=command.kind is RecordKind.CHILD)
+        run, host = driver.run, driver.host
         known_id, known_digest = self.links.get(command.position, ("", b""))
-        new = None if call.make_run is None else call.make_run(driver.host.clock.now())
+        new = None if call.make_run is None else call.make_run(host.clock.now())
         if known_id == call.run_id and (new is None or new.digest == known_digest):
             return
         if command.kind is RecordKind.CHILD:
-            self._live_event_buffers[command.position] = account = LiveEventBuffer(driver, command)
-            driver.host.live_events.start_attempt(account, 0, driver.host.clock.now())
+            self._live_event_buffers[command.position] = buffer = LiveEventBuffer(driver, command)
+            host.live_events.start_attempt(buffer, 0, host.clock.now())
+        link = RunLink(run.key, run.epoch, command.position, is_awaited=command.kind is RecordKind.CHILD)
+        if new is not None:
+            try:
+                validate_size(new.inputs, f"the inputs of workflow {new.workflow!r}", host.max_value)
+            except HoldfastError as error:
+                self._record(command, ok=False, payload=encode_error(error))
+                return
         driver.recorder.add_pending()
-        done = partial(self._on_started, command)
+        on_answer = partial(self._on_started, command)
         if new is None:
-            driver.host.writer.submit(AwaitRun(call.run_id, link), done)
+            host.writer.submit(AwaitRun(call.run_id, link), on_answer)
         else:
-            self._start_child(command, new, link, done)
-
-    def _start_child(self, command: Command, new: NewRun, link: RunLink, on_answer: AnswerCallback) -> None:
-        driver = self._driver
-        try:
-            validate_size(new.inputs, f"the inputs of workflow {new.workflow!r}", driver.host.max_value)
-        except HoldfastError as error:
-            driver.recorder.remove_answered()
-            self._record(command, ok=False, payload=encode_error(error))
-        else:
-            driver.host.start_child(new, link, on_answer)
+            host.start_child(new, link, on_answer)
 
     def _on_started(self, command: Command, answer: OpResult | BaseException) -> None:
         driver = self._driver
@@ -88,7 +83,7 @@ class ChildRuns:
             driver.finish_turn()
 
     def _accept(self, command: Command, answer: OpResult) -> None:
-        """The store has the run (or none)."""
+        """The store has started the run, found it, or refused."""
         call: ChildCall = command.call
         try:
             if answer is OpStatus.WORKFLOW_DISABLED:
@@ -104,14 +99,14 @@ class ChildRuns:
         if command.kind is RecordKind.START:
             self._record(command, ok=True, payload=json.dumps(call.run_id).encode())
         elif not answer.is_linked:
-            self._record_outcome(command, answer.run.state, ended_with, None)
+            self._record_outcome(command, answer.run.state, ended_with)
 
     def record_end(self, command: Command, signal: Signal) -> None:
-        """The end of a run that was waited for is in the mailbox."""
+        """The end of an awaited run is in the mailbox."""
         self._record_outcome(command, RunState(signal.name), signal.payload, signal.id)
 
     def _record_outcome(
-        self, command: Command, state: RunState, payload: bytes | None, consumed_signal_id: int | None
+        self, command: Command, state: RunState, payload: bytes | None, consumed_signal_id: int | None = None
     ) -> None:
         ok = state is RunState.COMPLETED
         if not ok:
@@ -119,7 +114,6 @@ class ChildRuns:
         self._record(command, ok=ok, payload=payload or b"null", consumed_signal_id=consumed_signal_id)
 
     def _record(self, command: Command, *, ok: bool, payload: bytes, consumed_signal_id: int | None = None) -> None:
-        preview = command.call.run_id
         self._discard_live_events(command)
         self._driver.recorder.record(
             command.kind,
@@ -127,7 +121,7 @@ class ChildRuns:
             command.name,
             ok=ok,
             payload=payload,
-            preview=preview,
+            preview=command.call.run_id,
             consumed_signal_id=consumed_signal_id,
         )
 
@@ -136,10 +130,10 @@ class ChildRuns:
         host, call = self._driver.host, command.call
         self._discard_live_events(command)
         if command.kind is RecordKind.CHILD and call.seed is not None:
-            # Also for one whose start has not been answered: the store carries both out in this order.
+            # Even if the start has not been answered yet: the store performs both in this order.
             host.writer.submit(CancelRun(call.run_id, host.clock.now(), call.seed), lambda _: host.wake())
 
     def _discard_live_events(self, command: Command) -> None:
-        account = self._live_event_buffers.pop(command.position, None)
-        if account is not None:
-            self._driver.host.live_events.discard(account)
+        buffer = self._live_event_buffers.pop(command.position, None)
+        if buffer is not None:
+            self._driver.host.live_events.discard(buffer)

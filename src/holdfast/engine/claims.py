@@ -1,18 +1,18 @@
-"""How a worker comes to runs: it starts some, claims those that are due, and fetches what was sent to those it holds.
+"""How a worker gets runs: it starts some, claims those that are due, and fetches signals and requests for held runs.
 
-**Answers that got lost.** A claim, or the start of a run as already claimed, can be carried out by the store and
-reported as failed. The run is then held by a worker that does not know of it, and nobody else takes it up while that
-worker lives. Nor does anything tell: a store reports what *others* write. So every such failure leaves a *doubt*: there
-is another look at once, and one more after a lease, for a request that was only delayed; what the store says is ours
-and we do not know is given back. So is every ``UNACKNOWLEDGED_CHECK_INTERVAL_S`` seconds whatever got there in another
-way: a run must never stay with a worker that lives and does not work on it.
+**Lost answers.** The store may perform a claim, or the start of a run as already claimed, and report it as failed. The
+run is then held by a worker that does not know of it. No other worker takes it while that worker lives, and the store
+does not report it, because it reports only what *others* write. So after each such failure, the worker checks which
+runs the store says it holds: once at once, and once after a lease, in case the request was only delayed. It releases
+those that it does not know. The same check is made every ``UNACKNOWLEDGED_CHECK_INTERVAL_S`` seconds in any case: a run
+must never stay with a live worker that does not work on it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.engine")
 
 EMPTY_CLAIM_PAUSE_S = 0.2
-"""Seconds after which a claim that got nothing, although something was due, is made again."""
+"""Seconds before the next claim, if one got nothing although something was due."""
 
 UNACKNOWLEDGED_CHECK_INTERVAL_S = 60.0
-"""Seconds between two looks for runs that the store says this worker holds, and that it does not work on."""
+"""Seconds between two checks for runs that this worker holds and does not work on."""
 UNREADABLE_RUN_DELAY_S = 10.0
-"""Seconds before a run may be claimed again whose journal could not be read, for a reason that no store should have."""
+"""Seconds before a run may be claimed again after reading its journal failed with an unexpected error."""
 
 CLAIM_BATCH_SIZE = 64
 RUN_PAGE_SIZE = 500
@@ -50,43 +50,36 @@ EMPTY_HISTORY = History((), {}, ())
 
 
 class Claims:
-    """What this worker takes from the store, and what it may have been given without knowing."""
+    """What this worker takes from the store, and what it may hold without knowing."""
 
-    def __init__(
-        self,
-        host: JournalEngine,
-        definitions: Mapping[str, WorkflowDefinition],
-        queues: tuple[str, ...] | None,
-        lease_s: float,
-    ) -> None:
+    def __init__(self, host: JournalEngine) -> None:
         self._host = host
         self._held_runs = host.held_runs
-        self._definitions = definitions
-        self._queues = queues
-        self._lease_s = lease_s
+        self._definitions = host.definitions
+        self._queues = host.served_queues
         self._next_wake_at: float | None = None
         self._parked_wake_at: float | None = None
-        """The earliest time at which a run is due that has parked since the store was last asked."""
+        """The earliest due time of the runs that have parked since the store was last asked."""
         self._signal_cursor = 0
         self._check_times: list[float] = []
-        """When (monotonic) to look for what the store may have done without our knowing."""
+        """When (monotonic) to check for runs that this worker may hold without knowing."""
         self._next_check_at = host.clock.monotonic() + UNACKNOWLEDGED_CHECK_INTERVAL_S
-        """When (monotonic) to look for it in any case."""
+        """When (monotonic) to check in any case."""
         self.is_starved = False
-        """Whether there was something to take, and no room for it."""
-        self._isolation = Isolation(host.held_runs, host.clock, lease_s)
+        """Whether a run was due, and no slot was free."""
+        self._isolation = Isolation(host.held_runs, host.clock, host.lease_s)
         self._has_disabled_runs = False
         """Runs in memory start nothing more, because their workflows were disabled."""
         self._is_claiming = False
         self._claimed_while_starting: set[str] = set()
-        """Runs that a claim gave to this worker before their start was answered. Only the claim takes them up: if it
-        cannot read their journals, it gives them back, and the answer to the start does not know that."""
+        """Runs that a claim gave to this worker before their start was answered. Only the claim loads them: if it
+        cannot read their journals, it releases them, and the answer to the start does not know that."""
         self._deferred_starts: list[tuple[Run, WorkflowDefinition]] = []
-        """Runs that a parent has started while a claim was under way: perhaps it is that which has given them to us."""
+        """Runs that a parent has started during a claim: perhaps the claim has returned them."""
         self.starting_run_ids: Counter[str] = Counter()
-        """Ids of runs that are being started here, and held from the moment the store has created them."""
+        """Ids of runs that are being started here, and are held from the moment the store has created them."""
 
-    # When
+    # When to claim
 
     def can_serve_queue(self, queue: str) -> bool:
         """Whether this worker takes runs from the queue."""
@@ -103,7 +96,7 @@ class Claims:
         return min(max_wait_s, max(0.0, self._next_wake_at - self._host.clock.now()))
 
     def note_wake_at(self, when: float) -> None:
-        """A run has parked here, and will be due then."""
+        """A run has parked here, and will be due at this time."""
         self._next_wake_at = _min_time(when, self._next_wake_at)
         self._parked_wake_at = _min_time(when, self._parked_wake_at)
 
@@ -111,46 +104,51 @@ class Claims:
 
     def start_run(self, op: StartRun, on_answer: AnswerCallback) -> None:
         """Start a run, as already claimed if this worker can execute it now."""
-        new, holder = op.run, self._host
+        new, host = op.run, self._host
         definition = self._definitions.get(make_served_name(new.workflow, new.version))
-        mine = (
+        should_claim = (
             definition is not None
-            and not holder.is_draining
-            and new.available_at <= holder.clock.now()
+            and not host.is_draining
+            and new.available_at <= host.clock.now()
             and self._held_runs.free_slot_count > 0
             and not self._isolation.is_exclusive
             and self.can_serve_queue(new.queue)
         )
-        self._held_runs.add_incoming(mine)
-        self.starting_run_ids[new.id] += mine
+        self._held_runs.add_incoming(should_claim)
+        self.starting_run_ids[new.id] += should_claim
 
-        def done(answer: OpResult | BaseException) -> None:
-            self._held_runs.add_incoming(-mine)
-            self.starting_run_ids[new.id] -= mine
+        def on_started(answer: OpResult | BaseException) -> None:
+            self._held_runs.add_incoming(-should_claim)
+            self.starting_run_ids[new.id] -= should_claim
             is_claimed = new.id in self._claimed_while_starting
             if not self.starting_run_ids[new.id]:
                 del self.starting_run_ids[new.id]
                 self._claimed_while_starting.discard(new.id)
             if isinstance(answer, BaseException):
                 self.note_unacknowledged()
-            elif mine and isinstance(answer, StartResult) and self._is_first_execution(answer) and not is_claimed:
-                # Taken up here and not by whoever asked: if that was cancelled meanwhile, the run is still ours.
-                assert definition is not None
+            elif (
+                definition is not None
+                and should_claim
+                and isinstance(answer, StartResult)
+                and self._is_first_execution(answer)
+                and not is_claimed
+            ):
+                # Loaded here and not by the caller: if that was cancelled meanwhile, this worker still holds the run.
                 if self._is_claiming and op.link is not None:
                     self._held_runs.add_incoming(1)
                     self._deferred_starts.append((answer.run, definition))
                 else:
                     self._held_runs.load(answer.run, definition, EMPTY_HISTORY)
             else:
-                holder.wake()
+                host.wake()
             on_answer(answer)
 
-        holder.writer.submit(op._replace(claim_as=holder.worker_id if mine else None), done)
+        host.writer.submit(op._replace(claim_as=host.worker_id if should_claim else None), on_started)
 
     def _is_first_execution(self, started: StartResult) -> bool:
-        """Whether nobody has executed any of a run that this worker holds.
+        """Whether no worker has executed any of a run that this worker holds.
 
-        A run that starts another one does so again whenever it comes back into memory, and finds it at work.
+        A parent starts its children again whenever it comes back into memory, and finds them running.
         """
         run = started.run
         is_first = started.is_new and run.state is RunState.RUNNING and run.epoch == 1
@@ -159,25 +157,25 @@ class Claims:
     # Claiming
 
     async def claim_due(self) -> None:
-        """Claim what is due, as far as there is room."""
-        holder = self._host
+        """Claim what is due, as far as there are free slots."""
+        host = self._host
         names = tuple(self._definitions)
-        while not holder.is_draining:
+        while not host.is_draining:
             self._parked_wake_at = None
-            next_wake = await holder.store.claims.get_next_wake_at(workflows=names, queues=self._queues)
-            # The answer may be older than a park of ours, of which nobody tells us again.
+            next_wake = await host.store.claims.get_next_wake_at(workflows=names, queues=self._queues)
+            # The answer may be older than a park by this worker, which the store does not report.
             self._next_wake_at = _min_time(next_wake, self._parked_wake_at)
             self.is_starved = self._held_runs.free_slot_count <= 0 or self._isolation.is_exclusive
             if self.is_starved or not self.is_due():
                 return
             limit = min(CLAIM_BATCH_SIZE, self._held_runs.free_slot_count)
-            suspects_after = self._isolation.get_suspect_delay_s()
+            suspect_delay_s = self._isolation.get_suspect_delay_s()
             self._held_runs.add_incoming(limit)
             self._is_claiming = True
             runs: Sequence[Run] = ()
             try:
-                runs = await holder.store.claims.claim(
-                    holder.worker_id, workflows=names, queues=self._queues, limit=limit, suspect_delay_s=suspects_after
+                runs = await host.store.claims.claim(
+                    host.worker_id, workflows=names, queues=self._queues, limit=limit, suspect_delay_s=suspect_delay_s
                 )
                 self._claimed_while_starting.update(run.id for run in runs if run.id in self.starting_run_ids)
                 histories = await self._read_histories(runs)
@@ -194,8 +192,8 @@ class Claims:
                 self._is_claiming = False
                 self._load_deferred_starts({run.id for run in runs})
             if not runs:
-                # Somebody else was quicker, or this worker is no longer live: look again in a while, not at once.
-                self._next_wake_at = holder.clock.now() + EMPTY_CLAIM_PAUSE_S
+                # Another worker was quicker, or this worker is no longer live: claim again after a pause, not at once.
+                self._next_wake_at = host.clock.now() + EMPTY_CLAIM_PAUSE_S
                 return
 
     def _find_suspects(self, claimed: Sequence[Run]) -> list[Driver]:
@@ -203,15 +201,15 @@ class Claims:
         return [driver for run in suspects if (driver := self._held_runs.drivers.get(run.key)) is not None]
 
     def _load_deferred_starts(self, claimed: Collection[str]) -> None:
-        """Take up the runs that were started while a claim was under way, unless that was what gave them to us."""
-        held_back, self._deferred_starts = self._deferred_starts, []
-        for run, definition in held_back:
+        """Load the runs that were started during a claim, unless the claim has returned them."""
+        deferred, self._deferred_starts = self._deferred_starts, []
+        for run, definition in deferred:
             self._held_runs.add_incoming(-1)
             if run.id not in claimed and self._held_runs.drivers.get(run.key) is None:
                 self._held_runs.load(run, definition, EMPTY_HISTORY)
 
     async def _read_histories(self, runs: Sequence[Run]) -> list[History | None]:
-        """What is recorded of runs just claimed. A run whose journal is damaged fails alone: ``None``."""
+        """The histories of runs just claimed; ``None`` for a run that fails alone, because its journal is damaged."""
         try:
             histories = await self._host.store.get_histories([run.key for run in runs])
             for history in histories:
@@ -224,7 +222,7 @@ class Claims:
                 return [None]
             return await self._read_one_by_one(runs)
         except StoreError:
-            # They are ours by now, and nobody else would take them up while we live.
+            # This worker holds them now, and no other worker would take them while it lives.
             for run in runs:
                 self._release(ReleaseRun(run.key, run.epoch))
             raise
@@ -240,10 +238,10 @@ class Claims:
         return [history for run in runs for history in await self._read_histories([run])]
 
     def _fail_unreadable(self, run: Run, error: StoreCorrupt | UndecryptableValue) -> None:
-        holder, at = self._host, self._host.clock.now()
+        at = self._host.clock.now()
         ended = replace(run, state=RunState.FAILED, error=encode_error(error), finished_at=at, owner=None)
         op = FinishRun(run.key, run.epoch, ended.state, None, ended.error, at, respect_cancel=False)
-        holder.writer.submit(op, partial(self._on_unreadable_failed, ended))
+        self._host.writer.submit(op, partial(self._on_unreadable_failed, ended))
 
     def _on_unreadable_failed(self, ended: Run, answer: OpResult | BaseException) -> None:
         if answer in (OpStatus.DONE, OpStatus.DONE_NOTIFIED):
@@ -252,95 +250,94 @@ class Claims:
         elif isinstance(answer, BaseException):
             self.note_unacknowledged()
 
-    # Giving back
+    # Releasing
 
     def _release(self, op: ReleaseRun) -> None:
         self._host.writer.submit(op, self.on_released)
 
     def on_released(self, answer: OpResult | BaseException) -> None:
-        """The store has been asked to give a run to another worker, or to this one again."""
+        """The store has answered the release of a run."""
         if isinstance(answer, BaseException):
             self.note_unacknowledged()
-        self._host.wake()  # nobody tells of our own writes
+        self._host.wake()  # the store does not report this worker's own writes
 
-    # Doubts
+    # Lost answers
 
     def note_unacknowledged(self) -> None:
-        """The store failed to give us a run, to start one or to wake one: it may have done so all the same."""
+        """Claiming, starting, or waking a run has failed: the store may have done it all the same."""
         now = self._host.clock.monotonic()
-        self._check_times += [now, now + self._lease_s]
+        self._check_times += [now, now + self._host.lease_s]
 
     def is_check_due(self) -> bool:
-        """Whether it is time to look for what we may have been given."""
+        """Whether it is time to check for runs that this worker may hold without knowing."""
         return min((self._next_check_at, *self._check_times)) <= self._host.clock.monotonic()
 
     async def release_unacknowledged(self) -> None:
-        """Release the runs that the store gave us in an answer that never came, if it is time to look for them."""
+        """If it is time to check, release the runs that this worker holds and does not know."""
         if not self.is_check_due():
             return
-        from holdfast.stores.encrypted import unwrap_store  # only here: most programs seal nothing
+        from holdfast.stores.encrypted import unwrap_store  # only here: most programs encrypt nothing
 
-        holder = self._host
-        now, before, unsure = holder.clock.monotonic(), None, False
+        host = self._host
+        now, before, is_unsure = host.clock.monotonic(), None, False
         while True:
             known = {(driver.run.key, driver.run.epoch) for driver in self._held_runs.list_drivers()}
-            held = RunFilter(states=(RunState.RUNNING,), owner=holder.worker_id)
-            # As the rows are kept: nobody reads what is sealed in them, and it may be why they are here.
-            page = await unwrap_store(holder.store).list_runs(held, limit=RUN_PAGE_SIZE, before_key=before)
+            held = RunFilter(states=(RunState.RUNNING,), owner=host.worker_id)
+            # Without decrypting the rows: values that cannot be decrypted may be the reason why they are here.
+            page = await unwrap_store(host.store).list_runs(held, limit=RUN_PAGE_SIZE, before_key=before)
             for run in page:
                 driver = self._held_runs.drivers.get(run.key)
-                # A driver of an earlier epoch is only about to learn that its run ended, and somebody reopened it.
+                # A driver of an earlier epoch does not know yet that its run ended and was reopened.
                 if driver is not None and driver.run.epoch == run.epoch:
                     continue
                 if self.starting_run_ids[run.id] or (run.key, run.epoch) in known:
-                    unsure = True  # perhaps the answer to its start is on its way, or it has left while we asked
+                    is_unsure = True  # its start may not be answered yet, or it has left memory during the query
                     continue
                 log.warning("run %r is held by this worker, which does not work on it; it is given back", run.id)
                 self._release(ReleaseRun(run.key, run.epoch))
             if len(page) < RUN_PAGE_SIZE:
                 break
             before = page[-1].key
-        self._check_times = [due for due in self._check_times if due > now] + [now + EMPTY_CLAIM_PAUSE_S] * unsure
+        self._check_times = [due for due in self._check_times if due > now] + [now + EMPTY_CLAIM_PAUSE_S] * is_unsure
         self._next_check_at = now + UNACKNOWLEDGED_CHECK_INTERVAL_S
 
     # Signals and requests
 
     async def fetch_changes(self) -> None:
-        """Tell the runs in memory what has been asked of them, and hand them new signals.
+        """Give the runs in memory their new requests (cancel, pause, disable) and signals.
 
-        What was asked is read after the signals, and told before them: a run that was paused, and sent a signal then,
-        does not go on by that signal.
+        Requests are read after the signals, and delivered before them: a run that was paused and then got a signal does
+        not continue by that signal.
         """
-        holder = self._host
         if not self._held_runs.drivers:
             return
-        found = await holder.store.claims.get_new_signals(holder.worker_id, self._signal_cursor)
+        found = await self._host.store.claims.get_new_signals(self._host.worker_id, self._signal_cursor)
         await self._fetch_requests()
         self._deliver_signals(found)
 
     def _deliver_signals(self, found: NewSignals) -> None:
-        unknown = False
+        is_unknown = False
         for key, signal in found.signals:
             driver = self._held_runs.drivers.get(key)
             if driver is None:
-                unknown = True
+                is_unknown = True
             elif is_encrypted_value(signal.payload):
-                # As with any that cannot be read: it stays where it is, for a worker that has the key.
+                # It stays in the store, for a worker that has the key.
                 log.warning("run %r is not told signal %r: it is sealed, with no key here", driver.run.id, signal.name)
             else:
                 driver.add_signals([signal])
-        if not unknown:  # a signal for a run that is only just being taken up is asked for again next time
+        if not is_unknown:  # a signal for a run that is just being loaded is fetched again next time
             self._signal_cursor = found.cursor
 
     async def _fetch_requests(self) -> None:
-        holder = self._host
-        for request in await holder.store.claims.get_run_requests(holder.worker_id):
+        host = self._host
+        for request in await host.store.claims.get_run_requests(host.worker_id):
             driver = self._held_runs.drivers.get(request.key)
             if driver is not None:
                 driver.handle_request(request)
-        off = await holder.store.disabled_workflows.get_all()
-        if off or self._has_disabled_runs:
-            self._apply_disabled(off)
+        disabled = await host.store.disabled_workflows.get_all()
+        if disabled or self._has_disabled_runs:
+            self._apply_disabled(disabled)
 
     def _apply_disabled(self, disabled_workflows: Collection[str]) -> None:
         for driver in self._held_runs.list_drivers():
@@ -359,9 +356,9 @@ def _min_time(one: float | None, other: float | None) -> float | None:
 
 
 def _check_decrypted_history(history: History) -> None:
-    """Raises ``UndecryptableValue`` for a history in which something is sealed that this worker cannot open.
+    """Raise ``UndecryptableValue`` if this worker cannot decrypt something in the history.
 
-    Workflow code must not meet such values: it could take what comes of them for the failure of a step.
+    Workflow code must not see such values: it could mistake the error for the failure of a step.
     """
     for record in history.records:
         if record.payload is not None and is_encrypted_value(record.payload):

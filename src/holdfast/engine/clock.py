@@ -1,7 +1,7 @@
-"""Time and chance as the engine sees them, so that tests can bring their own.
+"""The engine's time and random numbers, which tests can replace.
 
-What is due is decided by the store's clock: on a database server, by the server's (see ``stores.clocks``). Leases are
-measured by a clock that nobody sets, and that counts while the machine is suspended: others count that time as well.
+The store's clock decides what is due: on a database server, the server's clock (see ``stores.clocks``). Leases are
+measured by a clock that is never set, and that counts while the machine is suspended: others count that time, too.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import Protocol
 from holdfast.stores.clocks import monotonic
 
 MAX_TIMER_DELAY_S = 30.0
-"""A timer looks at the clock at least this often, so that a clock that is set forward is noticed."""
+"""A timer checks the clock at least this often, to notice a clock that was set forward."""
 
 
 class ScheduledCall(Protocol):
-    """A pending call that can be called off."""
+    """A pending call that can be cancelled."""
 
     def cancel(self) -> object:
-        """Call it off."""
+        """Cancel the call."""
 
 
 class Clock(Protocol):
-    """What the engine asks about time."""
+    """Time and random numbers."""
 
     def now(self) -> float:
         """Seconds since 1970."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that is never set: what a lease is measured by. Called from any thread."""
+        """Seconds on a clock that is never set, by which leases are measured. Called from any thread."""
         ...
 
     def call_at(self, when: float, callback: Callable[[], object]) -> ScheduledCall:
-        """Call back at ``when`` or some time earlier: the callback looks at the clock itself."""
+        """Call back at ``when`` or earlier: the callback checks the clock itself."""
         ...
 
     async def sleep(self, seconds: float) -> None:

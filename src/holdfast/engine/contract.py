@@ -1,4 +1,4 @@
-"""What a runtime needs of an engine, whichever it is: the journal engine over a store, or Temporal."""
+"""What a runtime needs of an engine: the journal engine over a store, or Temporal's."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class Engine(StepEngine, Protocol):
     """Starts runs, and executes those of the workflows that it was given."""
 
     worker_id: int
-    """The number under which it is registered as a worker, where there are such numbers."""
+    """The id of this engine as a worker; 0 in Temporal, which has its own workers."""
     on_stuck: Callable[[], None]
     """Called in another thread when the event loop has been blocked for too long: see ``loop_watchdog``."""
 
     @property
     def change_feed(self) -> ChangeFeed:
-        """Who follows runs in this process."""
+        """The subscriptions to runs in this process."""
         ...
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has let go of its runs."""
+        """Whether the engine has let go of its runs."""
         ...
 
     async def open(self) -> None:
-        """Connect, and begin to take runs."""
+        """Connect, and start to take runs."""
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Stop: steps in flight get ``grace_s`` seconds to end; then every run is handed over to other workers."""
@@ -39,10 +39,10 @@ class Engine(StepEngine, Protocol):
         """The event loop is gone: let go of everything without it."""
 
     def skip_grace(self) -> None:
-        """Let a ``close`` that is under way wait for nothing more that is in flight."""
+        """Let a ``close`` that is running stop waiting for steps in flight."""
 
     async def start(self, new: NewRun, *, join_orphan: bool) -> OpResult:
-        """Create a run, or find the one that is there."""
+        """Create a run, or find the existing one."""
         ...
 
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
@@ -54,5 +54,5 @@ class Engine(StepEngine, Protocol):
         ...
 
     async def wait(self, run_id: str) -> Run:
-        """The run's row, once it has ended, wherever that happens."""
+        """The run's row, when it has ended, here or on another worker."""
         ...

@@ -1,4 +1,4 @@
-"""What the engine must know of a workflow and of a step to execute them. The authoring room makes these."""
+"""What an engine must know of workflows and steps to execute them. ``authoring`` makes these."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from holdfast.stores.served_versions import make_served_name
 
 
 class ModelUsage(NamedTuple):
-    """What a call has used."""
+    """The usage of one call."""
 
     usage: Usage
     model: str
-    """Of which model, as it was asked for: ``openai:gpt-4o``; ``""``: that is not known."""
+    """The model, as it was requested: ``openai:gpt-4o``; ``""``: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +35,32 @@ class StepDefinition:
     output_codec: ValueCodec
     parameters: tuple[str, ...]
     namespace: Mapping[str, object]
-    """Where the classes of recorded exceptions are looked up, beside the modules that are loaded."""
+    """Where the classes of recorded exceptions are looked up, in addition to the loaded modules."""
     retry: RetryPolicy = NO_RETRIES
     timeout_s: float | None = None
     effect: Effect = Effect.IDEMPOTENT
     is_transactional: bool = False
-    """What it does in the store's own database is committed together with its outcome."""
+    """Its changes in the store's own database are committed together with its outcome."""
     compensation: Compensation | None = None
     read_usage: Callable[[Any], ModelUsage | None] | None = None
-    """What a call has used, told by the value that it returned; ``None`` for steps that use nothing of a budget."""
+    """Reads the usage of a call from the returned value; ``None`` for steps without usage."""
     invoke: Callable[[Execution, StepDefinition, tuple[Any, ...], dict[str, Any]], Coroutine[Any, Any, Any]] | None = (
         None
     )
-    """How workflow code calls it, if not by one command."""
+    """How workflow code calls it, if not with one command."""
     call_outside_run: Callable[..., Coroutine[Any, Any, Any]] | None = None
-    """What a call outside a run does, if not the function itself."""
+    """What a call outside a run calls instead of the function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compensation:
-    """What undoes a recorded step when its run fails or is cancelled."""
+    """Undoes a recorded step when its run fails or is cancelled."""
 
     step: StepDefinition
-    """Carried out and recorded like any step."""
+    """Executed and recorded like any step."""
     bind_arguments: Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]
-    """Its arguments, from the output of the step that it undoes and the arguments of that call; ``None``: that output
-    leaves nothing to undo."""
+    """Its arguments, from the output and the arguments of the step that it undoes; ``None``: there is nothing to
+    undo."""
 
 
 class StepCall(NamedTuple):
@@ -72,7 +72,7 @@ class StepCall(NamedTuple):
 
     @property
     def is_once(self) -> bool:
-        """Whether nobody may run it a second time."""
+        """Whether it must never run a second time."""
         return self.step.effect is Effect.ONCE
 
     @property
@@ -81,7 +81,7 @@ class StepCall(NamedTuple):
         return self.step.compensation is not None
 
     def build_compensation(self, payload: bytes) -> tuple[str, StepCall] | None:
-        """Name and call of the compensation for this call, whose recorded output is ``payload``, if it needs one."""
+        """The name and call of the compensation, from the recorded output; ``None``: there is nothing to undo."""
         compensation = self.step.compensation
         assert compensation is not None
         output = self.step.output_codec.decode(payload, f"the output of step {self.step.name!r}")
@@ -95,16 +95,16 @@ class ChildCall:
 
     run_id: str
     check_started: Callable[[StartResult], None]
-    """Raises an error of Holdfast, to be recorded, if the run that is there is not the one that was meant."""
+    """Raises a ``HoldfastError``, to be recorded, if the existing run is not the one that was meant."""
     make_run: Callable[[float], NewRun] | None = None
-    """The run to be started at this time; ``None``: it was started before."""
+    """Makes the run, to be started at the given time; ``None``: it was started before."""
     seed: bytes | None = None
-    """Its seed, if it belongs to the call: then cancelling the call cancels it."""
+    """The run's seed, if the run belongs to the call: then cancelling the call cancels the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowDefinition:
-    """A durable async function. The class form comes as one, too."""
+    """A durable async function, also for a class workflow."""
 
     name: str
     function: Callable[..., Coroutine[Any, Any, Any]]
@@ -115,42 +115,42 @@ class WorkflowDefinition:
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     queue: str = "default"
     queue_key: str | None = None
-    """A template for the key that its runs have in its queue: see ``codec.queue_keys``."""
+    """A template for the queue keys of its runs: see ``codec.queue_keys``."""
     timeout_s: float | None = None
     tags: tuple[str, ...] = ()
     step_numbers: Mapping[str, int] = field(default_factory=dict[str, int])
-    """In the class form: the numbers of its steps, by their names."""
+    """For a class workflow: the numbers of its steps, by name."""
     budget: Budget | None = None
-    """What each of its runs may use, unless it is started with another budget."""
+    """The default budget of its runs."""
     is_agent: bool = False
     max_deliveries: int = MAX_DELIVERIES
-    """Deaths of workers that held nothing but a run of it, without a new record, that make the run ``dead``."""
+    """How many deaths of workers that held only this run, without a new record, make a run ``dead``."""
     version: str = ""
     """The version that its runs are started with."""
     also_served_versions: tuple[str, ...] = ()
-    """Other versions whose runs it executes, too."""
+    """Other versions that it executes runs of."""
     load_imports: Callable[[], None] | None = None
-    """Imports what its code needs, if that takes long: called in a thread, before its first run in a process begins."""
+    """Slow imports of its code: called in a thread, before its first run in a process starts."""
     prepare_run: Callable[[Run], Coroutine[Any, Any, None]] | None = None
-    """Awaited each time that a run of it comes into memory, before its code begins or replays."""
+    """Awaited each time one of its runs comes into memory, before its code starts or replays."""
     schedules: dict[str, ScheduleDefinition] = field(default_factory=dict[str, ScheduleDefinition], compare=False)
-    """Those that are declared in code, by name; more may be declared later."""
+    """The schedules declared in code, by name; more may be declared later."""
 
     async def execute(self, args: tuple[Any, ...], kwargs: dict[str, Any], max_value: int) -> bytes:
-        """Run its code, and encode the result in the same breath: one that cannot be recorded is the code's failure.
+        """Run its code, and encode the result.
 
-        It must fail here, and not afterwards: what the run has done is undone then.
+        A result that cannot be recorded must fail here, as a failure of the code, so that the run is compensated.
         """
         value = await self.function(*args, **kwargs)
         return validate_size(self.output_codec.encode(value, self.result_label), self.result_label, max_value)
 
     @property
     def result_label(self) -> str:
-        """What errors call its result."""
+        """Names its result in error messages."""
         return f"the result of workflow {self.name!r}"
 
     def to_spec(self) -> WorkflowSpec:
-        """What clients without the code may know of it."""
+        """The announcement for clients without the code."""
         return WorkflowSpec(
             name=self.name,
             parameters=self.inputs_codec.parameters,
@@ -169,5 +169,5 @@ class WorkflowDefinition:
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """What a worker serves that has it, its own version first: see ``stores.served_versions``."""
+        """The names that a worker with it serves, its own version first: see ``stores.served_versions``."""
         return tuple(make_served_name(self.name, version) for version in (self.version, *self.also_served_versions))

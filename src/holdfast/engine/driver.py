@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,7 +43,7 @@ from holdfast.codec import encode_error
 from holdfast.core.commands import UNDECODED, Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import PATCH_POSITION
-from holdfast.core.records import Attempt, Record, RecordKind, Rewind, Signal
+from holdfast.core.records import Record, RecordKind, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.engine.child_runs import ChildRuns
 from holdfast.engine.definitions import WorkflowDefinition
@@ -63,13 +63,13 @@ from holdfast.stores.worker_deaths import is_isolated
 log = logging.getLogger("holdfast.engine")
 
 REPLAY_BATCH_SIZE = 500
-"""How many records are replayed before the process's loop gets its turn (a few milliseconds)."""
+"""How many records are replayed before other tasks of the process get a turn (a few milliseconds)."""
 
 PARK_AFTER_S = 1.0
 """A run that waits for less than this many seconds stays in memory."""
 
 _LIVE_EVENT_KINDS = (RecordKind.STEP, RecordKind.COMPENSATION, RecordKind.CHILD)
-"""Of what something is told while it is in flight."""
+"""The commands that have live events while they are in flight."""
 
 
 class Driver:
@@ -82,13 +82,13 @@ class Driver:
         self.is_closed = False
         self.is_parking = False
         self.is_loading = False
-        """Its code is still being imported."""
+        """The workflow's code is still being imported."""
         self.execution: Execution
         self.steps = StepsInFlight(self)
         self._child_runs = ChildRuns(self)
         self._approvals = RunApprovals(self)
         self.live_event_positions: set[int] = set()
-        """The positions of which there may be notices: their records delete them."""
+        """The positions that may have live events: their records delete those."""
         self._mailbox = Mailbox()
         self._inbox: deque[tuple[Record, Any]] = deque()
         self.recorder = Recorder(self)
@@ -96,29 +96,29 @@ class Driver:
         self._pending_commands: list[Command] = []
         self._is_resuming = True
         self._resume_after_seq = -1
-        """``seq`` of the last record of what was due on resume."""
+        """``seq`` of the last record of a cancel or timer that was due on resume."""
         self._last_durable_seq = -1
         """``seq`` of the last record that became durable here."""
         self._is_pumping = False
         self._is_mid_turn = False
-        """The workflow has more to do than fits into one turn of the process's loop."""
+        """The workflow has more to do than fits into one slice."""
         self._is_ending = False
         self._is_cancel_requested = run.cancel_state is CancelState.REQUESTED
         self._is_cancel_recorded = run.cancel_state is CancelState.RECORDED
         self._is_pausing = False
         self.is_disabled = False
-        """Its workflow was disabled: nothing more is started here."""
+        """The workflow was disabled: this driver starts nothing more."""
         self.is_isolated = is_isolated(run.suspicion)
-        """Workers that held it died, and nothing new is recorded since."""
+        """Workers that held the run died, and nothing was recorded since."""
         self.has_fatal_error = False
-        """It cannot continue with this code, and the log says so."""
+        """The run cannot continue with this code, and the log says so."""
         self.wake_at: float | None = None
-        """When a parked run is to be taken up again."""
+        """When a parked run must be claimed again."""
 
     # Coming into memory
 
     def start(self, history: History) -> None:
-        """Replay what is recorded, then go on."""
+        """Replay the journal, then continue."""
         run = self.run
         try:
             args, kwargs = self.definition.inputs_codec.decode(run.inputs)
@@ -144,7 +144,7 @@ class Driver:
             r.kind is RecordKind.DEADLINE for r in history.records
         )
         if run.epoch == 1 and not history.records:
-            self.execution.go_live()  # nobody has executed any of it before
+            self.execution.go_live()  # no worker has executed any of it before
         self.execution.start()
         self._pump()
 
@@ -156,12 +156,12 @@ class Driver:
     # Turning
 
     def _pump(self) -> None:
-        """Deliver what is in the inbox, record by record, and act on what the workflow asks for."""
+        """Deliver the records in the inbox, one by one, and process the workflow's commands."""
         if self._is_pumping or self.is_closed:
             return
         try:
             self._run_turn()
-        except Exception as error:  # a defect of ours: without this, the run would stand still in memory
+        except Exception as error:  # a bug in Holdfast: without this, the run would be stuck in memory
             log.exception("run %r could not be carried on", self.run.id)
             self.fail(error)
 
@@ -203,23 +203,23 @@ class Driver:
         return False
 
     def _start_compensation(self) -> bool:
-        """Let the run undo what it has done, unless there is an outcome to come that must be undone first."""
+        """Let the run compensate its steps, unless an outcome may still come that must be compensated first."""
         if not self.execution.loop.is_replaying:
-            self._cancel_withdrawn()  # of those that are not on their way yet, nothing comes any more
+            self._cancel_withdrawn()  # no outcome comes of those that have none yet
             self.steps.record_committed_outcomes()
         upcoming = (record for record, _ in self._inbox)
         return self.execution.try_start_compensation(upcoming, expected_positions=self.recorder.expected_positions)
 
     def _record_patches(self) -> None:
-        """Record what the code has decided, now: no record may come before it that rests on it."""
+        """Record what the code has decided, before any record that depends on it."""
         execution = self.execution
-        # In replay nothing else is recorded either; and code that does not fit leaves the journal as it is.
+        # Replay records nothing, and code that does not fit leaves the journal as it is.
         if not execution.loop.is_replaying and execution.fatal_error is None:
             for name in execution.patches.take_newly_decided():
                 self.recorder.record(RecordKind.PATCH, PATCH_POSITION, name)
 
     def _process_commands(self) -> None:
-        """The workflow is idle: carry out what it asked for."""
+        """The workflow is idle: execute its new commands."""
         execution = self.execution
         self._cancel_withdrawn()
         self._log_unhandled_errors()
@@ -229,7 +229,7 @@ class Driver:
             self._record_end()
             return
         self._pending_commands += execution.take_issued()
-        if self._is_resuming and self.run.epoch > 1:  # whoever had the run before may have told something of these
+        if self._is_resuming and self.run.epoch > 1:  # an earlier holder may have written live events of these
             self.live_event_positions |= {
                 one.position for one in execution.open_commands.values() if one.kind in _LIVE_EVENT_KINDS
             }
@@ -237,7 +237,7 @@ class Driver:
             self._resume_after_seq = self.recorder.next_seq - 1
             return  # what is due comes before what was in flight, or a paid call starts only to be cancelled
         if self._last_durable_seq < self._resume_after_seq:
-            return  # not all of it is durable yet
+            return  # not all of these records are durable yet
         self._is_resuming = self._is_resuming and self.is_halted
         if not self.is_halted:
             self._resolve_waits()
@@ -255,7 +255,7 @@ class Driver:
                 self._approvals.withdraw(command)
 
     def finish_turn(self) -> None:
-        """See whether there is anything left to do here for now."""
+        """After something has ended: end, release, park, or idle, if there is nothing else to do now."""
         if self.execution.is_compensation_held and not self.recorder.expected_positions:
             self._pump()
         elif self.execution.result is not None:
@@ -276,41 +276,34 @@ class Driver:
                 continue
             if command.kind in (RecordKind.STEP, RecordKind.COMPENSATION):
                 self.steps.start(command)
+            elif self._mailbox.has_answer(command):
+                continue
             elif command.kind in (RecordKind.CHILD, RecordKind.START):
-                self._start_child(command)
-            elif command.kind is RecordKind.APPROVAL and not self._mailbox.has_answer(command):
+                self._child_runs.start_or_link(command)
+            elif command.kind is RecordKind.APPROVAL:
                 self._approvals.request(command)
 
-    def _start_child(self, command: Command) -> None:
-        if command.kind is RecordKind.START or not self._mailbox.has_answer(command):
-            self._child_runs.start_or_link(command)
-
     # Outcomes
-
-    def save_attempt(self, attempt: Attempt, on_durable: Callable[[], None] | None = None) -> None:
-        """Keep what is known of a step in flight."""
-        if not self.is_closed:
-            self.recorder.save_attempt(attempt, on_durable)
 
     def on_recorded(self, record: Record, value: Any) -> None:
         """A record is durable: the workflow may see it."""
         if self.is_isolated:
             self.is_isolated = False
-            self.host.wake()  # the worker waited for this before it takes other runs
+            self.host.wake()  # the worker has waited for this before it takes other runs
         self._last_durable_seq = record.seq
         self._inbox.append((record, value))
         self._pump()
 
-    # What comes from outside
+    # Signals and requests
 
     def add_signals(self, signals: Sequence[Signal]) -> None:
-        """Signals that are in the store for this run; those known already are passed over."""
+        """Add the signals that the store has for this run; known ones are ignored."""
         self._mailbox.add(signals)
         if self.is_accepting:
             self._resolve_waits()
 
     def handle_request(self, request: RunRequests) -> None:
-        """Somebody wants the run to be cancelled, or paused. Whatever is not heeded now is asked again."""
+        """Cancel or pause the run. A request that cannot be handled now comes again."""
         if request.is_cancel_requested:
             self._is_cancel_requested = True
             if self._is_live():
@@ -318,29 +311,29 @@ class Driver:
         elif request.is_pause_requested and self._is_active():
             self._is_pausing = True
             self.steps.requeue_waiting()
-            if not self.execution.loop.is_replaying:  # else as soon as it is where it was
+            if not self.execution.loop.is_replaying:  # else when the replay is done
                 self.finish_turn()
 
     @property
     def is_accepting(self) -> bool:
-        """Whether what happens now is recorded now."""
+        """Whether the run takes new outcomes now."""
         return self._is_live() and not self.is_halted
 
     @property
     def is_halted(self) -> bool:
-        """Whether nothing more is to be begun here, for now."""
+        """Whether the driver starts nothing more, for now."""
         return self._is_pausing or self.is_disabled
 
     def _is_live(self) -> bool:
-        """Whether the run goes on by what happens now, and not by what is recorded."""
+        """Whether the run is active and its replay is done."""
         return self._is_active() and not self.execution.loop.is_replaying
 
     def _is_active(self) -> bool:
-        """Whether the run's code is in memory, and neither ends nor leaves."""
+        """Whether the run's code is in memory, and is neither ending nor leaving memory."""
         return self.is_started and not (self.is_parking or self._is_ending or self.is_closed)
 
     def _record_cancel(self) -> bool:
-        """Record that the run is to be cancelled, if somebody has asked for it; true when that is new."""
+        """Record the cancel request, if there is one; true when that is new."""
         if not self._is_cancel_requested or self._is_cancel_recorded:
             return False
         self._is_cancel_recorded = True
@@ -349,7 +342,7 @@ class Driver:
         return True
 
     def _resolve_waits(self) -> None:
-        """Record what has come for the open waits."""
+        """Record the answers that have arrived for open waits."""
         for command, signal in self._mailbox.take_answers(self.execution):
             if command.kind is RecordKind.CHILD:
                 self._child_runs.record_end(command, signal)
@@ -369,7 +362,7 @@ class Driver:
     # Leaving memory
 
     def _is_quiescent(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether nothing is in flight."""
         return not (
             self.is_closed
             or self.is_parking
@@ -382,17 +375,17 @@ class Driver:
         )
 
     def _is_idle(self) -> bool:
-        """Whether the run waits for nothing but time, signals and other runs."""
-        waits = self.execution.wait_count + len(self.steps.started)  # of steps, for their next attempts
+        """Whether the run waits only for time, signals, and other runs."""
+        waits = self.execution.wait_count + len(self.steps.started)  # these wait for their next attempts
         return self._is_quiescent() and not self._pending_commands and len(self.execution.open_commands) == waits
 
     def is_parkable(self, now: float) -> bool:
-        """Whether it is worth while to take the run out of memory."""
+        """Whether the run waits long enough to leave memory."""
         due = self._get_next_due_at()
         return self._is_idle() and (due is None or due - now > PARK_AFTER_S)
 
     def _get_next_due_at(self) -> float | None:
-        """When the run goes on by itself: the next timer, or the next attempt of a step."""
+        """When the next timer or the next attempt of a step is due."""
         due = self._timers.get_next_due_at()
         waiting = self.steps.waiting_retries
         if not waiting:
@@ -400,7 +393,7 @@ class Driver:
         return waiting[0][0] if due is None else min(due, waiting[0][0])
 
     def requeue(self, command: Command) -> None:
-        """Begin a step again that has no outcome: as soon as anything is begun here."""
+        """Start a step again that has no outcome, when the driver starts commands again."""
         self._pending_commands.append(command)
 
     def park(self) -> None:
@@ -427,8 +420,8 @@ class Driver:
             self.wake_at = wake_at
             self._close(None)
         elif answer is OpStatus.REFUSED or isinstance(answer, BaseException):
-            # There is something to do: what the run waits for has come, it was resumed, or it is to be cancelled. Or
-            # the park could not be written: then it stays in memory. (If it was, the next write is fenced.)
+            # There is something to do: what the run waits for has arrived, or it was resumed or cancelled. Or the park
+            # could not be written: then the run stays in memory. (If it was written, the next write is fenced.)
             self.is_parking = self._is_pausing = False
             self._process_commands()
             self.host.on_park_refused(self)
@@ -436,7 +429,7 @@ class Driver:
             self.handle_claim_lost()
 
     def _record_end(self) -> None:
-        """The workflow's code has ended: record how, once what is on its way has arrived."""
+        """The workflow's code has ended: record how, when all writes on their way have been answered."""
         ending = self.execution.result
         assert ending is not None
         if not self.recorder.pending_count and not self._is_ending:
@@ -446,14 +439,14 @@ class Driver:
             )
 
     def fail(self, error: BaseException) -> None:
-        """The run cannot go on with this code: its journal stays as it is."""
+        """The run cannot continue with this code: fail it, and leave its journal as it is."""
         if not self._is_ending and not self.is_closed:
             self.has_fatal_error, encoded = True, encode_error(error)
             self.host.run_log.log_stall(self.run, encoded)
             self._finish(RunOutcome(RunState.FAILED, None, encoded), respect_cancel=False)
 
     def mark_dead(self, error: bytes) -> None:
-        """The run's workers died too often: nobody executes it until a person retries it."""
+        """The run's workers died too often: no worker executes it until a person retries it."""
         if not self._is_ending and not self.is_closed:
             self._finish(RunOutcome(RunState.DEAD, None, error), respect_cancel=False)
 
@@ -474,7 +467,7 @@ class Driver:
             if answer is OpStatus.DONE_NOTIFIED:
                 self.host.wake()
         elif answer is OpStatus.REFUSED:
-            # Somebody was told that the run will be cancelled: it must not be completed after that.
+            # The store has accepted a cancel, so the run must not complete.
             self._is_ending = False
             self._is_cancel_requested = True
             self._record_cancel()
@@ -487,13 +480,13 @@ class Driver:
             self.handle_claim_lost()
 
     def handle_claim_lost(self) -> None:
-        """Somebody else holds the run: stop everything that is done for it here."""
+        """Another worker holds the run: stop executing it here."""
         if not self.is_closed:
             log.warning("run %r is held by another worker now; this one stops working on it", self.run.id)
             self._close(None)
 
     def unload(self) -> None:
-        """This worker stops: leave memory; the store gives the run to another."""
+        """This worker stops: leave memory. The store gives the run to another worker."""
         if not self.is_closed:
             self._close(None)
 
@@ -509,7 +502,7 @@ class Driver:
             self.finish_turn()
 
     def cancel_disable(self) -> None:
-        """The workflow was switched on again, while something was in flight."""
+        """The workflow was enabled again, while something was in flight."""
         self.is_disabled = False
         if self._is_live():
             self._process_commands()
@@ -525,14 +518,14 @@ class Driver:
             self.execution.unload()
 
     def simulate_crash(self) -> None:
-        """As ``abandon``, where the loop is still there: nothing of the run goes on."""
+        """Like ``abandon``, with an event loop that still runs: stop everything of the run."""
         self._timers.stop()
         self.steps.cancel_all()
         self.abandon()
 
     @property
     def in_flight_count(self) -> int:
-        """How many steps are running, outcomes are on their way to the store, and records wait to be seen."""
+        """Running steps, outcomes on their way to the store, and records that are not delivered yet."""
         return (
             len(self.steps.started)
             + self.recorder.pending_count

@@ -1,17 +1,17 @@
 """Processes that a step forks: they do their own work and end. They never execute the engine that they inherit.
 
 ``os.fork()`` copies all of a worker: its event loop with the steps of other runs, its signal handlers, its connections.
-A child that returned into that loop would carry out its neighbors' steps a second time, and read from the pipe by which
-the loop is told of signals, so that the worker never hears of its SIGTERM. Therefore, in a child:
+A child that returned into that loop would execute the steps of other runs a second time. It would also read from the
+pipe that reports signals to the loop, so the worker would never see its SIGTERM. Therefore, in a child:
 
 - **The loop ends the process** as soon as it gets control, before it runs anything else.
 - **A step ends the process** when its function returns or raises; ``sys.exit()`` and an uncaught exception have the
   exit code that they have in any process.
-- **Signals** that the worker handles have their default effect, and nothing is written into the worker's pipe. They
-  wait while the process is being forked: one that came to the child earlier would be taken for the worker's.
+- **Signals** that the worker handles have their default effect, and write nothing into the worker's pipe. They are
+  blocked during the fork: the child would take an earlier one for a signal to the worker.
 
-The stores see to it themselves that locks and connections stay with the parent. ``multiprocessing`` with the start
-method ``fork`` needs none of this: its children run their target and end without returning from ``fork``.
+The stores themselves keep locks and connections in the parent. ``multiprocessing`` with the start method ``fork`` needs
+none of this: its children run their target and end without returning from ``fork``.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from typing import Any, NoReturn, cast
 from weakref import WeakKeyDictionary
 
 _guarded_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
-"""How many engines run on each loop. An engine that was never closed must not keep its loop in memory."""
+"""How many engines run on each loop. Weak, so that an engine that is never closed does not keep its loop in memory."""
 _guarded_signals: list[int] = []
 """The signals that this process handles for an engine."""
 
 
 def guard_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """An engine runs on this loop: a forked child must not."""
+    """An engine runs on this loop: a forked child must not run it."""
     _guarded_loops[loop] = _guarded_loops.get(loop, 0) + 1
 
 
 def unguard_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """It does not any more."""
+    """The engine no longer runs on this loop."""
     engines = _guarded_loops.pop(loop, 0) - 1
     if engines > 0:
         _guarded_loops[loop] = engines
@@ -50,7 +50,7 @@ def unguard_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 @contextmanager
 def guard_signals(signals: Collection[int]) -> Generator[None]:
-    """While these signals are handled for an engine: a forked child is not to handle them so."""
+    """Inside this block, an engine handles these signals: a forked child must not."""
     _guarded_signals.extend(signals)
     try:
         yield
@@ -61,7 +61,7 @@ def guard_signals(signals: Collection[int]) -> Generator[None]:
 
 
 class ForkGuard:
-    """Calls the function of a step inside this block; a child that it has forked ends where the block ends."""
+    """A block that calls the function of a step; a child that the function forks ends at the end of the block."""
 
     __slots__ = ("_pid", "_step")
 
@@ -79,9 +79,9 @@ class ForkGuard:
 
 
 def _exit_child(reason: str, error: BaseException | None = None) -> NoReturn:
-    """End the process without running anything else of what it has inherited."""
+    """End the process without running anything else that it has inherited."""
     code: Any = 0 if error is None else 1
-    with contextlib.suppress(BaseException):  # whatever an exception says, the process ends
+    with contextlib.suppress(BaseException):  # the process ends, even if formatting the exception fails
         if error is None:
             advice = "End it with os._exit(), or start a program with subprocess instead."
             sys.stderr.write(f"holdfast: {reason}; it ends here. {advice}\n")
@@ -128,7 +128,7 @@ def _detach_child() -> None:
         if isinstance(ready, deque):
             # Before the callbacks that are ready already: they belong to other steps.
             cast("deque[asyncio.Handle]", ready).appendleft(asyncio.Handle(_exit_on_parent_loop, (), loop))
-        else:  # a loop of another make; what is ready there cannot be taken from it
+        else:  # another kind of loop: its ready callbacks cannot be removed
             loop.call_soon(_exit_on_parent_loop)
     if _guarded_loops:
         with contextlib.suppress(ValueError):

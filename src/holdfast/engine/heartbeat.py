@@ -1,14 +1,13 @@
-"""The heartbeat: a thread that prolongs the worker's lease, and notices workflow code that blocks the process.
+"""The heartbeat: a thread that renews the worker's lease, and detects workflow code that blocks the process.
 
 It is a thread of its own because a tool that blocks the event loop for a while must not cost the worker its lease. It
-does two things. Every third of the lease it renews it, unless the loop is stuck for good (``loop_watchdog``). Every
-half second it looks whether the loop answers, and whether one and the same turn of workflow code has occupied it since
-the last look.
+renews the lease every third of its duration, unless the loop is stuck for good (``loop_watchdog``). Every half second
+it checks whether the loop answers, and whether the same turn of workflow code still occupies it.
 
-**Blocked workflow code.** A turn of a run takes microseconds; one that takes seconds is `time.sleep` or an endless loop
-in workflow code, and everything else in the process stands still. After ``WARN_AFTER_S`` seconds the place is logged.
-After ``INTERRUPT_AFTER_S`` an exception is raised in the workflow's code (``core.interruption``), so that the run fails
-with an error that names the line, and the worker lives on.
+**Blocked workflow code.** A turn of a run takes microseconds. If one takes seconds, workflow code has called
+`time.sleep` or is in an endless loop, and blocks everything else in the process. After ``WARN_AFTER_S`` seconds the
+location is logged. After ``INTERRUPT_AFTER_S`` an exception is raised in the workflow's code (``core.interruption``):
+the run fails with an error that names the line, and the worker continues.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop beating, and wait for a beat under way."""
+        """Stop the thread, and wait for a running beat."""
         self._stop_event.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
@@ -85,7 +84,7 @@ class Heartbeat:
         self.current_turn = Turn(run_id, self._now())
 
     def end_turn(self) -> None:
-        """It is done."""
+        """Workflow code has stopped occupying the loop."""
         self.current_turn = None
 
     # In the thread
@@ -99,12 +98,12 @@ class Heartbeat:
         return max(0.01, min(CHECK_INTERVAL_S, self._next_renewal_at - self._now()))
 
     def beat(self) -> None:
-        """Look whether anything blocks the process, and renew the lease if it is time to."""
+        """Check whether anything blocks the process, and renew the lease if it is time to."""
         try:
             self._check_turn()
-            if self._watchdog.poll(is_workflow=self.current_turn is not None):  # others are to take over
+            if self._watchdog.poll(is_workflow=self.current_turn is not None):  # let other workers take over
                 self._next_renewal_at = self._now() + min(CHECK_INTERVAL_S, self._renew_interval_s)
-        except Exception:  # the stack of another thread is read while it changes; the lease is renewed all the same
+        except Exception:  # reading the stack of a running thread may fail; the lease is renewed all the same
             log.exception("looking for what blocks this process failed")
         if self._now() < self._next_renewal_at:
             return

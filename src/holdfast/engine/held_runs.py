@@ -1,8 +1,7 @@
 """The runs that a worker has in memory, and how a run gets there.
 
-A run is loaded when the store has given it to this worker: its driver replays the journal and continues. Where the code
-of a workflow needs imports that take a while (``load_imports``), or something else first (``prepare_run``), the driver
-starts when that is done.
+A run is loaded when the store has given it to this worker: its driver replays the journal and continues. If the code of
+a workflow needs slow imports (``load_imports``) or other preparation (``prepare_run``), the driver starts after that.
 """
 
 from __future__ import annotations
@@ -10,29 +9,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
-from holdfast.engine.host import StepHost
 from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
+
+if TYPE_CHECKING:
+    from holdfast.engine.journal_engine import JournalEngine
 
 log = logging.getLogger("holdfast.engine")
 
 
 class HeldRuns:
-    """The drivers of the runs in memory, and how many more there may be."""
+    """The drivers of the runs in memory, and the number of free slots."""
 
-    def __init__(self, host: StepHost, max_count: int) -> None:
+    def __init__(self, host: JournalEngine, max_count: int) -> None:
         self._host = host
         self._max_count = max_count
         self.drivers: dict[int, Driver] = {}
-        """By the keys of their runs."""
+        """By run key."""
         self.drivers_by_run_id: dict[str, Driver] = {}
         self._incoming_count = 0
-        """Runs that are being started or claimed, and will be among the drivers in a moment."""
+        """Runs that are being started or claimed, and will soon be among the drivers."""
         self._loaded_imports: set[Callable[[], None]] = set()
-        """What has been imported for workflows that need it."""
+        """The ``load_imports`` that have been called."""
 
     @property
     def free_slot_count(self) -> int:
@@ -40,26 +42,26 @@ class HeldRuns:
         return self._max_count - len(self.drivers) - self._incoming_count
 
     def add_incoming(self, count: int) -> None:
-        """This many runs will be in memory in a moment (or, if negative, will not)."""
+        """Reserve slots for this many runs that will soon be in memory; a negative count frees them."""
         self._incoming_count += count
 
     @property
     def is_idle(self) -> bool:
-        """Whether no run is in memory, and none is about to be."""
+        """Whether no run is in memory or about to be."""
         return not self.drivers and not self._incoming_count
 
     def list_drivers(self) -> list[Driver]:
-        """The drivers of all runs in memory: a copy, because drivers leave while they are told something."""
+        """The drivers of all runs in memory: a copy, because calling a driver may remove it."""
         return list(self.drivers.values())
 
     def load(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
-        """Take a run into memory that the store has given to this worker."""
+        """Load a run that the store has given to this worker."""
         host = self._host
         if run.owner != host.worker_id or host.membership.is_reregistering:
-            return  # it was given to the worker that we were before we were declared dead, and is another's by now
+            return  # it was given to the worker that this one was before it was declared dead: others hold it by now
         known = self.drivers.get(run.key)
         if known is not None and known.run.epoch == run.epoch:
-            return  # both a claim and a parent that starts it again have been given it
+            return  # both a claim and a parent that starts it again got it
         if run.delivery_count:
             host.run_log.log_takeover(run, record_count=len(history.records))
         driver = Driver(host, run, definition)

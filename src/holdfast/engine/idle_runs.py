@@ -34,7 +34,7 @@ class IdleRuns:
         return len(self._idle_since)
 
     def add(self, driver: Driver) -> None:
-        """The run has become idle (or still is)."""
+        """The run is idle."""
         if driver in self._idle_since:
             return
         self._idle_since[driver] = self._now()
@@ -46,19 +46,19 @@ class IdleRuns:
             self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep_and_reschedule)
 
     def remove(self, driver: Driver) -> None:
-        """The run is not idle, or not in memory, any more."""
+        """The run is no longer idle, or no longer in memory."""
         self._idle_since.pop(driver, None)
 
     def sweep(self, min_count: int = 0) -> None:
         """Park the runs that have been idle for a while, and the first ``min_count`` in any case."""
         now = self._now()
-        ripe: list[Driver] = []
+        parked: list[Driver] = []
         for driver, since in self._idle_since.items():
             has_waited = not 0 <= now - since < PARK_AFTER_S  # a clock that was set back must not keep it here
-            is_ripe = driver.run.is_limited or driver.is_isolated or has_waited or len(ripe) < min_count
-            if is_ripe and driver.is_parkable(now):
-                ripe.append(driver)
-        for driver in ripe:
+            should_park = driver.run.is_limited or driver.is_isolated or has_waited or len(parked) < min_count
+            if should_park and driver.is_parkable(now):
+                parked.append(driver)
+        for driver in parked:
             del self._idle_since[driver]
             driver.park()
 

@@ -1,17 +1,16 @@
-"""Isolated runs as one worker holds them: their workers died before they recorded anything (see ``stores.rules``).
+"""The isolated runs of one worker: their earlier workers died before they recorded anything (see ``stores.rules``).
 
 The store decides which runs are isolated and how many of them a claim takes. A worker decides when it claims some, and
 what else it holds meanwhile:
 
 - **A worker that holds nothing** claims isolated runs before all others. It then takes nothing else, neither from the
-  store nor from its own process, until each of them has recorded something, has parked or has ended; then it claims the
-  next ones. So a worker that was just restarted tries the most suspicious runs first, and a death says something.
-- **That is bounded.** After ``worker_deaths.get_isolation_leases`` the worker takes other runs again, although an
-  isolated one is still in a long step. If the worker dies after that, the death does not count against the run. But its
-  suspicion has risen, and each time the bound is twice as long, so that a run which kills its process late is found as
-  well.
-- **A worker that is never empty** leaves isolated runs to others for ``worker_deaths.ISOLATED_WAIT_LEASES``. Then it
-  claims them too, a group at a time, beside what it holds, so that they do not starve in a fleet that is always busy.
+  store nor from its own process, until each of them has recorded something, has parked, or has ended; then it claims
+  the next ones. So a worker that was just restarted tries the most suspicious runs first, and a death is evidence.
+- **The time is bounded.** After ``worker_deaths.get_isolation_leases`` the worker takes other runs again, although an
+  isolated run is still in a long step. If the worker dies after that, the death does not count against the run. But its
+  suspicion has risen, and the bound doubles each time, so a run that kills its process late is found as well.
+- **A worker that always holds something** leaves isolated runs to others for ``worker_deaths.ISOLATED_WAIT_LEASES``.
+  Then it claims them too, a group at a time, in addition to its other runs, so that they do not starve in a busy fleet.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ log = logging.getLogger("holdfast.engine")
 
 
 class Isolation:
-    """The isolated runs that this worker holds, and until when it holds nothing else."""
+    """The isolated runs that this worker holds, and the time for which it holds nothing else."""
 
     def __init__(self, held_runs: HeldRuns, clock: Clock, lease_s: float) -> None:
         self._held_runs = held_runs
         self._clock = clock
         self._lease_s = lease_s
         self._suspects: Sequence[Driver] = ()
-        """Those that were claimed last."""
+        """The isolated runs of the last claim."""
         self._wait_until = 0.0
         """Until when (monotonic) the worker waits for them to record something."""
         self._exclusive_until = 0.0
-        """Until when it holds nothing but isolated runs."""
+        """Until when (monotonic) it holds only isolated runs."""
 
     def get_suspect_delay_s(self) -> float | None:
-        """Seconds for which isolated runs must have been due before this worker claims them; ``None``: it does not."""
+        """How long isolated runs must have been due before this worker claims them; ``None``: it claims none."""
         if self._is_waiting():
             return None
         may_claim_now = self._held_runs.is_idle or self._is_exclusive_period()
@@ -50,11 +49,11 @@ class Isolation:
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether this worker takes no run now."""
+        """Whether this worker takes no other run now."""
         return self._is_waiting() and self._is_exclusive_period()
 
     def note_claimed(self, suspects: Sequence[Driver]) -> None:
-        """This worker has claimed isolated runs, and has them in memory."""
+        """This worker has claimed and loaded isolated runs."""
         if not suspects:
             return
         self._suspects = suspects

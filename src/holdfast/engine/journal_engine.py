@@ -2,19 +2,11 @@
 
 One ``JournalEngine`` is one worker: it registers with the store, renews its lease (``membership``), and executes runs
 of the workflows it knows. Runs reach it in two ways: this process starts one, which is created as already claimed and
-so saves a write, or ``_poll`` claims one that is due in the store.
+so saves a write, or its polling loop (``poller``) claims one that is due in the store.
 
-``_run_polling`` is the engine's only loop. It waits until another process has written something, the next parked run is
-due, or it is time to look for dead workers. Then ``_poll`` takes what there is to take: runs to claim and signals for
-held runs (``claims``, ``held_runs``), ends of runs that this process waits for, and ticks of schedules
-(``schedule_ticker``). These parts do not depend on each other: one that fails does not keep schedules from firing.
-
-When a newer Holdfast has migrated the store (``SchemaTooNew``), nothing can be recorded any more: the engine drops its
-runs and stops.
-
-**Tests** use this engine with parts of it replaced: ``clock`` (time and random numbers), ``heartbeat_factory`` (who
-renews the lease), ``execution_factory`` (what a run in memory is, so that a test can observe it), and
-``step_interceptor`` (what makes an attempt of a step).
+**Tests** use this engine with parts of it replaced: ``clock`` (time and random numbers), ``heartbeat_factory`` (renews
+the lease), ``execution_factory`` (makes the run in memory, so that a test can observe it), and ``step_interceptor``
+(makes an attempt of a step).
 """
 
 from __future__ import annotations
@@ -26,7 +18,6 @@ from functools import partial
 from typing import Any
 
 from holdfast.admission.queue_limits import QueueLimits
-from holdfast.background_tasks import keep_running
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES
 from holdfast.core.commands import Command
 from holdfast.core.execution import Execution
@@ -45,26 +36,20 @@ from holdfast.engine.journal_writer import AnswerCallback, JournalWriter
 from holdfast.engine.live_events import LiveEventWriter
 from holdfast.engine.loop_watchdog import MAX_BLOCKED_S, LoopWatchdog
 from holdfast.engine.membership import Membership
+from holdfast.engine.poller import Poller
 from holdfast.engine.schedule_ticker import ScheduleTicker
 from holdfast.engine.step_run import StepInterceptor, StepRun
 from holdfast.engine.store_readiness import retry_until_store_ready
 from holdfast.engine.thread_pool import StepThreadPool
 from holdfast.engine.timers import ClockTimers
-from holdfast.errors import RunNotFound, SchemaTooNew, StoreError, StoreUnavailable, UsageError, WorkflowNeverYields
+from holdfast.errors import RunNotFound, SchemaTooNew, StoreError, UsageError, WorkflowNeverYields
 from holdfast.run_log import RunLog
 from holdfast.stores.change_feed import ChangeFeed
 from holdfast.stores.contract import History, Store
 from holdfast.stores.operations import ClientOp, NewRun, OpResult, OpStatus, Run, RunLink, StartRun
 from holdfast.stores.run_waiters import RunWaiters
-from holdfast.stores.workers import ReapResult
 
 log = logging.getLogger("holdfast.engine")
-
-REAP_INTERVAL_S = 0.2
-"""Seconds between two looks at whether another worker has died."""
-FREED_SLOT_POLL_DELAY_S = 1.0
-"""Seconds after which there is another look if runs have left since the last one. Their queue may have been given
-limits while they were held: then one of them has given up a place without our knowing."""
 
 LINGERING_TASK_TIMEOUT_S = 1.0
 """Seconds that cancelled steps get to clean up when the engine closes."""
@@ -93,8 +78,15 @@ class JournalEngine:
         fire_schedules: bool = True,
     ) -> None:
         self.store = store
+        self.definitions = definitions
+        self.served_queues = None if queues is None else tuple(queues)
+        """The queues that this worker claims runs from; ``None``: all."""
+        self.lease_s = lease_s
         self.clock: Clock = clock or SystemClock(store.now)
         self.is_draining = False
+        """The engine starts nothing more."""
+        self.is_closed = False
+        """The engine has let go of its runs."""
         self.max_value = max_value
         self.worker_id = 0
         self.execution_factory = execution_factory
@@ -107,37 +99,23 @@ class JournalEngine:
         self.loop: asyncio.AbstractEventLoop
         self.writer: JournalWriter
         self.thread_pool = StepThreadPool(threads)
-        self._definitions = definitions
-        self._lease_s = lease_s
         self._interrupt_after_s = interrupt_after_s
         self._max_blocked_s = max_blocked_s
         self.on_stuck: Callable[[], None] = lambda: None
-        served = None if queues is None else tuple(queues)
         self.held_runs = HeldRuns(self, max_concurrency)
-        self.membership = Membership(self, definitions, served, lease_s)
-        self._claims = Claims(self, definitions, served, lease_s)
+        self.membership = Membership(self)
+        self._claims = Claims(self)
         self._ticker = ScheduleTicker(self, definitions if fire_schedules else {})
-        self._announcements = Announcements(
-            self, definitions, {} if queue_limits is None else queue_limits, self._ticker
-        )
+        self._announcements = Announcements(self, {} if queue_limits is None else queue_limits, self._ticker)
         self._idle_runs = IdleRuns(self.clock.now)
-        self._arrivals = RunWaiters()
-        self._poll_lock = asyncio.Lock()
-        self._is_wake_scheduled = False
-        self._has_freed_slots = False
-        """Runs have left memory since the last look."""
-        self._last_poll_at = 0.0
-        self._should_retry_poll = False
-        """The last look failed: what it would have found is still there, and the store may tell of no new change."""
+        self._run_waiters = RunWaiters()
+        self._poller = Poller(self, self._announcements, self._claims, self._ticker, self._run_waiters)
         self._is_grace_skipped = False
-        self._is_closed = False
         self.fatal_store_error: StoreError | None = None
         """Why this engine cannot use the store any more."""
         self.on_fatal_store_error: Callable[[], object] = lambda: None
-        self._background_tasks: set[asyncio.Task[Any]] = set()
         self._heartbeat_factory = heartbeat_factory
         self._heartbeat: Heartbeat
-        self._poll_task: asyncio.Task[None] | None = None
 
     # Opening and closing
 
@@ -153,7 +131,7 @@ class JournalEngine:
             await self.store.close()
             raise
         self._heartbeat = self._heartbeat_factory(
-            lease_s=self._lease_s,
+            lease_s=self.lease_s,
             renew=self.membership.renew_lease,
             on_lost=self.membership.on_lease_lost,
             interrupt=self._interrupt_turn,
@@ -163,54 +141,49 @@ class JournalEngine:
             ),
             now=self.clock.monotonic,
         )
-        self._heartbeat.start()  # at once: a store that is waited for below must not cost the lease
+        self._heartbeat.start()  # at once: waiting for the store below must not cost the lease
         try:
             await retry_until_store_ready(self._announcements.announce, self.clock)
             # Before the first start: whether a run is an orphan depends on whether its starter is known to be dead.
-            await retry_until_store_ready(self._reap, self.clock)
+            await retry_until_store_ready(self.membership.reap_dead, self.clock)
         except BaseException:
             self._heartbeat.stop()
             await self.store.close()
             raise
         forked_child.guard_loop(self.loop)
-        self._poll_task = self.loop.create_task(self._run_polling(), name="holdfast-engine")
+        self._poller.start()
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Stop: steps in flight get ``grace_s`` seconds to end; then every run is handed over to other workers."""
-        if self._is_closed:
+        if self.is_closed:
             return
         self.is_draining = True
-        if (
-            self._poll_task is None
-        ):  # never opened, or opening failed, and has cleaned up: that error must not be hidden
-            self._is_closed = True
+        if self._poller.task is None:  # never opened, or opening failed and has cleaned up: do not hide that error
+            self.is_closed = True
             self.thread_pool.stop()
             return
         for driver in self.held_runs.list_drivers():
             driver.steps.requeue_waiting()
         await self._drain(grace_s)
-        self._is_closed = True
+        self.is_closed = True
         self._idle_runs.stop()
         try:
             await self._retire()
         finally:
             forked_child.unguard_loop(self.loop)
-            # Only now: a lease that passes while we hand over would make a death of it.
+            # Only now: a lease that expires during the handover would count as a worker death.
             self._heartbeat.stop()
         for error in await asyncio.gather(*(close() for close in self.close_callbacks), return_exceptions=True):
             if isinstance(error, Exception):
                 log.error("something that steps have left open could not be closed", exc_info=error)
         await self.store.close()
         closed = UsageError("the runtime was closed; the run goes on when a worker that knows it is open")
-        self._arrivals.fail_all(closed)
+        self._run_waiters.fail_all(closed)
         self.change_feed.notify_all(closed)
 
     async def _retire(self) -> None:
-        """Let go of every run, and leave as a worker in good order."""
-        if self._poll_task is not None and self._poll_task is not asyncio.current_task():
-            self._poll_task.cancel()
-        for chore in list(self._background_tasks):
-            chore.cancel()
+        """Let go of every run, and leave cleanly as a worker."""
+        self._poller.stop()
         self.live_events.stop()
         await self.writer.flush()
         for driver in self.held_runs.list_drivers():
@@ -220,7 +193,7 @@ class JournalEngine:
         self.writer.stop()
         self.thread_pool.stop()
         if self.fatal_store_error is not None:
-            return  # it takes nothing, and others take over when this process lets go of its lock
+            return  # it takes no writes; other workers take over when this process releases its lock
         try:
             await self.store.workers.retire(self.worker_id)
         except StoreError as error:
@@ -229,7 +202,7 @@ class JournalEngine:
     def abandon(self) -> None:
         """The event loop is gone: let go of everything without it. Other workers take over as after a crash."""
         forked_child.unguard_loop(self.loop)
-        self._is_closed = True
+        self.is_closed = True
         self.is_draining = True
         self._idle_runs.stop()
         self.live_events.stop()
@@ -240,35 +213,35 @@ class JournalEngine:
         self.store.abandon()
 
     def simulate_crash(self) -> list[asyncio.Task[Any]]:
-        """For tests, on the loop: this worker's process is gone. Nothing of it does anything more, or is told why.
+        """For tests, on the loop: stop everything without any cleanup, as if this worker's process were gone.
 
-        Returns its tasks, which end in a moment. What its threads are doing cannot be stopped.
+        Returns its tasks, which end soon. Threads cannot be stopped.
         """
         for driver in self.held_runs.list_drivers():
             driver.simulate_crash()
         self.abandon()
-        tasks = [*self._background_tasks, *self.writer.stop()]
-        if self._poll_task is not None:
-            tasks.append(self._poll_task)
+        tasks = [*self._poller.background_tasks, *self.writer.stop()]
+        if self._poller.task is not None:
+            tasks.append(self._poller.task)
         for task in tasks:
             task.cancel()
         return [*tasks, *self.lingering_tasks]
 
     @property
     def in_flight_count(self) -> int:
-        """How many things are under way here that need nothing from outside but the time they take."""
+        """How many things are in flight here that only need time to end."""
         return (
-            len(self._background_tasks)
+            len(self._poller.background_tasks)
             + self.writer.is_busy
             + sum(driver.in_flight_count for driver in self.held_runs.drivers.values())
         )
 
     def park_idle(self) -> None:
-        """Let every run leave memory at once that waits for nothing but time and signals."""
+        """Park every idle run at once."""
         self._idle_runs.park_all()
 
     def skip_grace(self) -> None:
-        """Let a ``close`` that is under way wait for nothing more that is in flight."""
+        """Let a ``close`` that is running stop waiting for steps in flight."""
         self._is_grace_skipped = True
 
     async def _drain(self, grace_s: float) -> None:
@@ -280,16 +253,11 @@ class JournalEngine:
             await self.clock.sleep(0.02)
 
     @property
-    def is_closed(self) -> bool:
-        """Whether this engine has let go of its runs."""
-        return self._is_closed
-
-    @property
     def is_stopping(self) -> bool:
-        """Whether it has let go of its runs, or is about to: the end of ``asyncio.run`` cancels all tasks at once."""
-        return self._is_closed or (self._poll_task is not None and self._poll_task.cancelling() > 0)
+        """Whether the engine has let go of its runs, or is about to because its event loop ends."""
+        return self.is_closed or self._poller.is_cancelling
 
-    # What the runtime asks for
+    # For the runtime
 
     async def start(self, new: NewRun, *, join_orphan: bool) -> OpResult:
         """Create a run, and begin to execute it here if this worker can."""
@@ -322,10 +290,10 @@ class JournalEngine:
         return answer
 
     async def wait(self, run_id: str) -> Run:
-        """The run's row, once it has ended, wherever that happens."""
+        """The run's row, when it has ended, here or on another worker."""
         if self.fatal_store_error is not None:
             raise self.fatal_store_error
-        future = self._arrivals.add(run_id)
+        future = self._run_waiters.add(run_id)
         try:
             if run_id not in self.held_runs.drivers_by_run_id:
                 run = await self.store.get_run(run_id)
@@ -335,145 +303,62 @@ class JournalEngine:
                     return run
             return await future
         finally:
-            self._arrivals.remove(run_id, future)
+            self._run_waiters.remove(run_id, future)
 
-    # Watching
+    def can_serve(self, workflow: str, queue: str | None) -> bool:
+        """Whether runs of this workflow are executed here, if they are in this queue (``None``: its own)."""
+        known = [definition for definition in self.definitions.values() if definition.name == workflow]
+        return any(self._claims.can_serve_queue(queue or definition.queue) for definition in known)
 
-    def wake(self) -> None:
-        """Something in this process changed what there is to do: look at once."""
-        if not self._is_wake_scheduled and not self._is_closed:
-            self._is_wake_scheduled = True
-            self.run_in_background(self._poll())
+    # For the poller and the claims
 
-    async def _run_polling(self) -> None:
-        looking = keep_running(self._poll_forever, "looking for work", log, sleep=self.clock.sleep)
-        try:
-            # In a task of its own: a timeout that expires there must not look as if this task was cancelled
-            # (`is_stopping`).
-            await self.loop.create_task(looking)
-        except asyncio.CancelledError:
-            # `asyncio.run` cancels every task when its main coroutine has ended: the moment to leave in good order.
-            if not self._is_closed:
-                await self.close()
-            raise
-
-    async def _poll_forever(self) -> None:
-        claims = self._claims
-        failing = False
-        changed = True
-        while True:
-            try:
-                reaped = await self._reap()
-                is_due = claims.is_due() or claims.is_check_due() or self._ticker.is_due()
-                if changed or self._should_retry_poll or reaped.worker_ids or is_due or self._should_poll_freed_slots():
-                    self._should_retry_poll = False
-                    try:
-                        await self._poll()
-                    except BaseException:
-                        self._should_retry_poll = True  # until it has worked
-                        raise
-                follows = bool(self.change_feed) or bool(
-                    self._arrivals.list_awaited_ids(exclude=self.held_runs.drivers_by_run_id)
-                )
-                longest = self._ticker.get_wait_s(claims.get_wait_s(REAP_INTERVAL_S))
-                changed = await self.store.wait_for_change(longest, follow_runs=follows)
-                if changed:
-                    self._ticker.notify_changed()
-                    self.change_feed.notify_all()
-                failing = False
-            except SchemaTooNew as error:
-                self._stop_on_newer_schema(error)
-                return
-            except StoreError as error:
-                if not failing:
-                    log.warning("the store cannot be read; trying again: %s", error)
-                failing = True
-                await self.clock.sleep(0.5)
-
-    async def _reap(self) -> ReapResult:
-        """Find workers that have died, and free their runs."""
-        reaped = await self.store.workers.reap_dead(self.worker_id, self.membership.get_lease_window())
-        self.run_log.log_deaths(reaped)
-        return reaped
-
-    def _stop_on_newer_schema(self, error: SchemaTooNew) -> None:
-        """A newer Holdfast has migrated the store: nothing can be recorded here any more, so nothing is begun."""
+    def stop_on_newer_schema(self, error: SchemaTooNew) -> None:
+        """A newer Holdfast has migrated the store: nothing can be recorded here any more, so drop all runs."""
         log.error("this worker drops its runs and stops: %s", error)
         self.is_draining = True
         self.fatal_store_error = error
         for driver in self.held_runs.list_drivers():
             driver.unload()
-        self._arrivals.fail_all(error)
+        self._run_waiters.fail_all(error)
         self.change_feed.notify_all(error)
         self.on_fatal_store_error()
 
-    def _should_poll_freed_slots(self) -> bool:
-        return self._has_freed_slots and self.clock.monotonic() - self._last_poll_at > FREED_SLOT_POLL_DELAY_S
-
-    async def _poll(self) -> None:
-        """Take what there is to take."""
-        async with self._poll_lock:
-            self._is_wake_scheduled = self._has_freed_slots = False
-            self._last_poll_at = self.clock.monotonic()
-            if self.is_draining:
-                return
-            failed: list[Exception] = []
-            for part in (
-                self._announcements.announce,
-                self._claims.release_unacknowledged,
-                self._claims.claim_due,
-                self._claims.fetch_changes,
-                partial(self._arrivals.poll, self.store, exclude=self.held_runs.drivers_by_run_id),
-                self._ticker.fire_due,
-            ):
-                try:
-                    await part()
-                except StoreUnavailable:
-                    raise  # the others would fail, too
-                except Exception as error:
-                    failed.append(error)  # it must not keep the others from being done
-            if failed:
-                raise failed[0]
-
-    def can_serve(self, workflow: str, queue: str | None) -> bool:
-        """Whether runs of this workflow are executed here, if they are in this queue (``None``: its own)."""
-        known = [definition for definition in self._definitions.values() if definition.name == workflow]
-        return any(self._claims.can_serve_queue(queue or definition.queue) for definition in known)
-
-    # What claims ask for
-
     def on_unloaded_run_ended(self, run: Run) -> None:
         """A run has ended here without having been in memory."""
-        self._arrivals.resolve(run)
-        self.wake()  # somebody here may have been waiting for it
+        self._run_waiters.resolve(run)
+        self.wake()  # another held run may wait for it
 
-    # What drivers ask for and tell (see `host.RunHost`)
+    def wake(self) -> None:
+        """Something in this process changed what there is to do: poll at once."""
+        self._poller.wake()
+
+    # For drivers (see `host.RunHost`)
 
     def create_step(self, driver: Driver, command: Command, earlier_attempt: Attempt | None) -> StepRun:
-        """What carries a step out."""
+        """The executor of a step."""
         return StepRun(self, driver, command, earlier_attempt)
 
     def create_timers(self, driver: Driver) -> ClockTimers:
-        """What wakes a run when something is due."""
+        """The timers of a run."""
         return ClockTimers(driver)
 
     def create_patches(self, history: History) -> Patches:
-        """What a run with this journal answers to code that asks which way to take."""
-        told = (signal.position for signal in history.signals if signal.position is not None)
-        return Patches(history.records, [*history.attempts, *history.links, *told])
+        """The patches of a run with this history."""
+        answered = (signal.position for signal in history.signals if signal.position is not None)
+        return Patches(history.records, [*history.attempts, *history.links, *answered])
 
     def on_run_idle(self, driver: Driver) -> None:
-        """The run waits for nothing but time and signals."""
+        """The run waits only for time and signals."""
         self.live_events.stop_timer_if_idle()
-        if not self._is_closed:
+        if not self.is_closed:
             self._idle_runs.add(driver)
 
     def on_run_busy(self, driver: Driver) -> None:
-        """The run does not, any more."""
+        """The run is no longer idle."""
         self._idle_runs.remove(driver)
 
     def on_run_closed(self, driver: Driver, ended_run: Run | None) -> None:
-        """The driver is gone."""
+        """The driver is closed."""
         self._idle_runs.remove(driver)
         self.live_events.stop_timer_if_idle()
         self.change_feed.notify(driver.run.id)
@@ -481,57 +366,47 @@ class JournalEngine:
         if ended_run is not None:
             if not driver.has_fatal_error:
                 self.run_log.log_end(ended_run)
-            self._arrivals.resolve(ended_run)
+            self._run_waiters.resolve(ended_run)
         elif driver.wake_at is not None:
             self._claims.note_wake_at(driver.wake_at)
         elif not driver.is_parking:
-            self.wake()  # it may have ended elsewhere, and somebody here may wait for that
-        self._has_freed_slots = True
+            self.wake()  # the run may have ended elsewhere, and a caller here may wait for that
+        self._poller.has_freed_slots = True
         if self._claims.is_starved or driver.run.is_limited:
-            # There is room here, or a place in its queue, and nobody tells us of what we write ourselves.
+            # There is a free slot here or in its queue, and the store does not report this worker's own writes.
             self._claims.is_starved = False
             self.wake()
 
     def on_released(self, answer: OpResult | BaseException) -> None:
-        """The store has been asked to give a run to another worker, or to this one again."""
+        """The store has answered the release of a run."""
         self._claims.on_released(answer)
 
     def on_park_refused(self, driver: Driver) -> None:
-        """The store did not let the run leave memory: what it waits for may be there, unseen."""
+        """The store refused to park the run: what it waits for may have arrived."""
         self.wake()
 
     def set_turn(self, run_id: str | None) -> None:
-        """Workflow code starts or stops to occupy the loop."""
+        """Workflow code of this run starts to occupy the loop, or (``None``) stops."""
         if run_id is None:
             self._heartbeat.end_turn()
         else:
             self._heartbeat.start_turn(run_id)
 
-    # What membership asks for
+    # For the membership
 
     def on_reregistered(self) -> None:
-        """It is another worker now: what it has announced is to be announced again."""
+        """This is a new worker now: announce its code again."""
         self._announcements.reset()
         self.wake()
 
     def run_in_background(self, coro: Coroutine[Any, Any, None]) -> None:
-        """Do something on the side, and see to its errors."""
-        task = self.loop.create_task(coro)
-        self._background_tasks.add(task)
-        task.add_done_callback(self._on_background_done)
+        """Run something in a task, and handle its errors."""
+        self._poller.run_in_background(coro)
 
-    def _on_background_done(self, task: asyncio.Task[Any]) -> None:
-        self._background_tasks.discard(task)
-        self._is_wake_scheduled = False
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._should_retry_poll = True
-            is_known = isinstance(error, StoreError)
-            log.warning("looking for work failed; it is tried again: %s", error, exc_info=None if is_known else error)
-
-    # What the heartbeat asks for, from its thread
+    # For the heartbeat, in its thread
 
     def _interrupt_turn(self, turn: Turn, location: str) -> bool:
-        """Fail a run whose code blocks the process; false if its turn has ended meanwhile."""
+        """Fail a run that blocks the process with its code; false if its turn has ended meanwhile."""
         driver = self.held_runs.drivers_by_run_id.get(turn.run_id)
         if driver is None or not driver.is_started:
             return False

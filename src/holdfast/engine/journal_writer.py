@@ -1,20 +1,20 @@
 """Group commit: one writer per engine drains whatever is ready into one transaction.
 
-Operations are handed in with a callback and are committed in the order they came. While one commit is under way, the
-next batch gathers; a slow disk therefore makes batches larger instead of everybody slower.
+Operations are submitted with a callback and are committed in their order. While one commit is running, the next batch
+gathers, so a slow disk makes batches larger instead of slowing down every run.
 
-**When the store fails** the two kinds of callers want different things. Somebody who starts a run or sends a signal is
-told at once, with a typed error. A run in progress must not lose its place: its operations stay at the head of the
-queue, and the same batch is handed in again with growing pauses until the store takes it (repeating a commit is
-harmless, see the store contract). Nothing else of that run happens meanwhile, because the workflow only goes on when
-its outcome is durable. So a full disk stops progress, and progress resumes when there is room.
+**When the store fails**, the two kinds of callers need different things. A client that starts a run or sends a signal
+gets a typed error at once. A run in progress must not lose its place: its operations stay at the head of the queue, and
+the same batch is submitted again with growing pauses until the store takes it (repeating a commit is harmless, see the
+store contract). Nothing else of that run happens meanwhile, because the workflow continues only when its outcome is
+durable. So a full disk stops progress, and progress resumes when there is space.
 
-**When a commit fails in a way that no store should** (anything but a ``StoreError``), its outcome is unknown, and one
-operation may be the reason. The operations of the batch are committed one by one. One that fails alone is *deferred*,
-with all later operations of the same run, which must not overtake it; other runs go on. It is handed in again with
-growing pauses: the store then answers what the case is. After ``MAX_TRIES`` its caller is told the error, which means
-that it cannot be recorded; so are the callers of what follows a record, for a journal has no gaps. A ``CodecError``
-says so at once.
+**When a commit fails with anything but a ``StoreError``**, which no store should raise, its outcome is unknown, and one
+operation may be the reason. The operations of the batch are committed one by one. An operation that fails alone is
+*deferred*, with all later operations of the same run, which must not overtake it; other runs continue. It is submitted
+again with growing pauses, until the store gives an answer. After ``MAX_TRIES`` its caller gets the error, which means
+that it cannot be recorded. So do the callers of what follows a record, because a journal has no gaps. A ``CodecError``
+means that at once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
 
 MAX_TRIES = 10
-"""Tries of an operation that fails alone, in an unknown way. With the pauses between them they take about 11 s."""
+"""How often an operation that fails alone is tried. With the pauses in between, this takes about 11 s."""
 
 _CLIENT_OPERATIONS = (
     *(StartRun, SendSignal, CancelRun, PauseRun, ResumeRun, ReopenRun, SetBudget, ForkRun, AnswerApproval),
@@ -62,9 +62,9 @@ _CLIENT_OPERATIONS = (
 
 
 def is_client_operation(op: Op) -> bool:
-    """Whether the caller is told of a failure instead of being kept waiting.
+    """Whether the caller gets an error when the store fails, instead of waiting.
 
-    A run that starts another one, or cancels one that it has started, is kept waiting: it must not lose its place.
+    A run that starts another one, or cancels a run that it has started, waits: it must not lose its place.
     """
     if isinstance(op, StartRun):
         return op.link is None
@@ -74,9 +74,9 @@ def is_client_operation(op: Op) -> bool:
 
 
 def get_run_key(op: Op) -> int | str | None:
-    """The key of the held run that hands this operation in; ``None`` for what people ask for.
+    """The key of the held run that submits this operation; ``None`` for client operations.
 
-    A run that cancels one that it has started does not say who it is: then it is the id of the other.
+    The cancel of a child does not contain its parent's key: then this is the id of the child.
     """
     if is_client_operation(op):
         return None
@@ -97,15 +97,15 @@ class JournalWriter:
         self._pause_s = 0.0
         self._client_waiting = asyncio.Event()
         self._deferred: dict[int | str, list[tuple[Op, AnswerCallback]]] = {}
-        """By run, in order: operations that wait for the next try of the first of them."""
+        """By run, in order: operations that wait for the next try of the first one."""
         self._try_counts: Counter[int | str] = Counter()
-        """By run: how often the operation that is deferred has failed."""
+        """By run: how often the deferred operation has failed."""
         self._retry_tasks: set[asyncio.Task[None]] = set()
         self._unrecordable: dict[int | str, Exception] = {}
-        """By run: why a record of the batch at hand could not be recorded."""
+        """By run: why a record of the current batch could not be recorded."""
 
     def submit(self, op: Op, on_answer: AnswerCallback) -> None:
-        """Commit ``op`` with whatever else is ready; ``on_answer`` gets the store's answer, or why there is none."""
+        """Commit ``op`` with everything else that is ready; ``on_answer`` gets the store's answer, or an exception."""
         self._queue.append((op, on_answer))
         if not self._is_draining:
             self._start_drain()
@@ -117,7 +117,7 @@ class JournalWriter:
         return await self.await_answer(partial(self.submit, op))
 
     async def await_answer(self, submit: Callable[[AnswerCallback], None]) -> OpResult:
-        """The store's answer to what ``submit`` hands in."""
+        """The store's answer to the operation that ``submit`` submits."""
         future: asyncio.Future[OpResult] = self._loop.create_future()
 
         def done(answer: OpResult | BaseException) -> None:
@@ -132,19 +132,16 @@ class JournalWriter:
         return await future
 
     async def flush(self) -> None:
-        """Wait until everything submitted so far has been answered, or has failed once more."""
+        """Wait until all operations so far have been answered, or have failed once more."""
         for key in list(self._deferred):
             self._resubmit(key)
         while (self._queue or self._is_draining) and not self._pause_s:
-            pump = self._drain_task if self._is_draining else self._start_drain()
-            assert pump is not None
-            await asyncio.wait([pump], timeout=0.05)
+            task = self._drain_task if self._is_draining else self._start_drain()
+            assert task is not None
+            await asyncio.wait([task], timeout=0.05)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Give up: whatever is not committed yet is dropped (its runs are taken up again from their journals).
-
-        Returns the writer's own tasks.
-        """
+        """Drop everything that is not committed yet: its runs continue from their journals. Returns the tasks."""
         self._queue.clear()
         self._deferred.clear()
         tasks = [*self._retry_tasks] if self._drain_task is None else [self._drain_task, *self._retry_tasks]
@@ -159,15 +156,15 @@ class JournalWriter:
 
     @property
     def _is_draining(self) -> bool:
-        # Asked of the task itself: one that is cancelled before its first turn (the end of `asyncio.run`) has no chance
-        # to say that it has ended.
+        # The task itself says so: one that is cancelled before its first turn (the end of `asyncio.run`) cannot set a
+        # flag.
         return self._drain_task is not None and not self._drain_task.done()
 
     def _start_drain(self) -> asyncio.Task[None]:
-        # It begins with the loop's next turn, so that every outcome of this turn shares the commit. Hence not
-        # `create_task`, which a loop with an eager task factory would begin at once.
-        self._drain_task = pump = asyncio.Task(self._drain(), loop=self._loop)
-        return pump
+        # It starts in the loop's next turn, so that every outcome of this turn shares the commit. So it is not made
+        # with `create_task`: a loop with an eager task factory would start it at once.
+        self._drain_task = task = asyncio.Task(self._drain(), loop=self._loop)
+        return task
 
     async def _drain(self) -> None:
         while self._queue:
@@ -182,8 +179,8 @@ class JournalWriter:
             if len(answers) != len(batch):
                 raise AssertionError(f"the store gave {len(answers)} answers to {len(batch)} operations")
         except asyncio.CancelledError:
-            # `asyncio.run` cancels every task at its end, and `close` then flushes: this is handed in once more.
-            self._queue[:0] = [one for one in batch if not _reject_unrepeatable(*one)]
+            # `asyncio.run` cancels every task at its end, and `close` then flushes: this is submitted once more.
+            self._queue[:0] = [entry for entry in batch if not _reject_unrepeatable(*entry)]
             raise
         except StoreError as error:
             await self._handle_store_failure(batch, error)
@@ -200,15 +197,15 @@ class JournalWriter:
             _answer(done, answer)
 
     async def _handle_store_failure(self, batch: list[tuple[Op, AnswerCallback]], error: StoreError) -> None:
-        """The store failed: tell those who asked, keep the runs' operations for the next try, and wait a while."""
-        held: list[tuple[Op, AnswerCallback]] = []
-        for op, done in batch:
+        """The store failed: answer clients, keep the runs' operations for the next try, and wait a while."""
+        retained: list[tuple[Op, AnswerCallback]] = []
+        for op, on_answer in batch:
             if is_client_operation(op):
-                _answer(done, error)
+                _answer(on_answer, error)
             else:
-                held.append((op, done))
-        self._queue[:0] = held
-        if not held:
+                retained.append((op, on_answer))
+        self._queue[:0] = retained
+        if not retained:
             return
         if not self._pause_s:
             log.warning("the store does not take writes, runs wait until it does: %s", error)
@@ -216,10 +213,10 @@ class JournalWriter:
         await self._back_off(self._pause_s)
 
     async def _back_off(self, seconds: float) -> None:
-        """Let time pass, but no longer than until somebody asks who is not to be kept waiting."""
+        """Sleep, but stop when a client submits an operation, because clients do not wait."""
         self._client_waiting.clear()
         if any(is_client_operation(op) for op, _ in self._queue):
-            return  # they came while the store was failing
+            return  # submitted while the store was failing
         ends = [self._loop.create_task(end) for end in (self._clock.sleep(seconds), self._client_waiting.wait())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -232,71 +229,65 @@ class JournalWriter:
         if len(batch) == 1:
             self._defer(batch[0], error)
             return
-        for at, one in enumerate(batch, 1):
-            if not self._admit([one]):
+        for index, entry in enumerate(batch, 1):
+            if not self._admit([entry]):
                 continue
             try:
-                await self._commit([one])
+                await self._commit([entry])
             except asyncio.CancelledError:
-                self._requeue_after(one, batch[at:])  # it may have been put back to be handed in again
+                self._requeue_after(entry, batch[index:])  # the entry itself may be in the queue again
                 raise
-            if one in self._queue:  # the store is gone as well: what comes after it must not overtake it
-                self._requeue_after(one, batch[at:])
+            if entry in self._queue:  # the store fails as well: the rest must not overtake the entry
+                self._requeue_after(entry, batch[index:])
                 return
 
-    def _requeue_after(self, one: tuple[Op, AnswerCallback], rest: list[tuple[Op, AnswerCallback]]) -> None:
-        """Hand in the rest of a batch again, after this operation if that is to be handed in again."""
-        # It need not be the first: what was deferred comes to the front, too.
-        behind = self._queue.index(one) + 1 if one in self._queue else 0
-        self._queue[behind:behind] = self._admit(rest)
+    def _requeue_after(self, entry: tuple[Op, AnswerCallback], rest: list[tuple[Op, AnswerCallback]]) -> None:
+        """Put the rest of a batch back into the queue, after this entry if the queue contains it."""
+        # It need not be the first: deferred operations are put at the front, too.
+        index = self._queue.index(entry) + 1 if entry in self._queue else 0
+        self._queue[index:index] = self._admit(rest)
 
-    # Operations whose commit failed alone, in an unknown way
+    # Operations that failed alone, with an unknown outcome
 
-    def _defer(self, one: tuple[Op, AnswerCallback], error: Exception) -> None:
-        what, key = type(one[0]).__name__, get_run_key(one[0])
+    def _defer(self, entry: tuple[Op, AnswerCallback], error: Exception) -> None:
+        (op, on_answer), op_name = entry, type(entry[0]).__name__
+        key = get_run_key(op)
         if key is None:
-            _answer(one[1], error)
+            _answer(on_answer, error)
             return
         self._try_counts[key] += 1
         if self._try_counts[key] >= MAX_TRIES or isinstance(error, CodecError):
-            log.error("%s could not be committed", what, exc_info=error)
-            self._reject_unrecordable(one, key, error)
+            log.error("%s could not be committed", op_name, exc_info=error)
+            del self._try_counts[key]
+            if isinstance(op, AppendRecord):
+                self._unrecordable[key] = error
+                self._queue = self._admit(self._queue)
+            _answer(on_answer, error)
             return
         if self._try_counts[key] == 1:
-            log.warning("%s could not be committed; trying again: %r", what, error)
-        self._deferred[key] = [one]
+            log.warning("%s could not be committed; trying again: %r", op_name, error)
+        self._deferred[key] = [entry]
         task = self._loop.create_task(self._wait_and_resubmit(key))
         self._retry_tasks.add(task)
         task.add_done_callback(self._retry_tasks.discard)
 
-    def _reject_unrecordable(self, one: tuple[Op, AnswerCallback], key: int | str, error: Exception) -> None:
-        op, done = one
-        del self._try_counts[key]
-        if isinstance(op, AppendRecord):
-            self._unrecordable[key] = error
-            self._queue = self._admit(self._queue)
-        _answer(done, error)
-
     def _admit(self, batch: list[tuple[Op, AnswerCallback]]) -> list[tuple[Op, AnswerCallback]]:
-        """Those that follow neither an operation that is deferred nor a record that could not be recorded."""
+        """The operations that follow neither a deferred operation nor a record that could not be recorded."""
         if not (self._deferred or self._unrecordable):
             return batch
-        free: list[tuple[Op, AnswerCallback]] = []
-        refused: list[tuple[AnswerCallback, Exception]] = []
-        for op, done in batch:
+        admitted: list[tuple[Op, AnswerCallback]] = []
+        for op, on_answer in batch:
             key = self._find_starter(op) or get_run_key(op)
             if key in self._deferred:
-                self._deferred[key].append((op, done))
+                self._deferred[key].append((op, on_answer))
             elif key in self._unrecordable:
-                refused.append((done, self._unrecordable[key]))
+                self._loop.call_soon(_answer, on_answer, self._unrecordable[key])  # not now: it may submit more
             else:
-                free.append((op, done))
-        for done, error in refused:
-            self._loop.call_soon(_answer, done, error)  # not now: whoever is told hands in something more
-        return free
+                admitted.append((op, on_answer))
+        return admitted
 
     def _find_starter(self, cancel: Op) -> int | str | None:
-        """The run that has not yet been able to start the one that it cancels."""
+        """The run that cancels a child before it was able to start it."""
         if isinstance(cancel, CancelRun) and cancel.seed is not None:
             for key, waiting in self._deferred.items():
                 if any(isinstance(op, StartRun) and op.run.id == cancel.run_id for op, _ in waiting):
@@ -314,7 +305,7 @@ class JournalWriter:
 
 
 def _reject_unrepeatable(op: Op, on_answer: AnswerCallback) -> bool:
-    """Answer an operation that would take effect twice if it were handed in again; true when it was one."""
+    """Answer an operation that would take effect twice if it were submitted again; true when it is one."""
     if not (isinstance(op, SendSignal) and op.dedup_key is None):
         return False
     _answer(on_answer, StoreUnavailable(f"the process stopped while a signal to run {op.run_id!r} was being written"))
@@ -324,5 +315,5 @@ def _reject_unrepeatable(op: Op, on_answer: AnswerCallback) -> bool:
 def _answer(on_answer: AnswerCallback, answer: OpResult | BaseException) -> None:
     try:
         on_answer(answer)
-    except Exception:  # a defect of ours in one run must not stop the others
+    except Exception:  # a bug in Holdfast that hits one run must not stop the others
         log.exception("taking the answer to a commit failed")

@@ -1,18 +1,17 @@
-"""What is told of steps in flight, so that somebody elsewhere can follow a run live.
+"""Live events of steps in flight, so that other processes can follow a run live.
 
-When an attempt of a step begins, and when a model's answer comes piece by piece, that is noted in memory. Nothing is
-written yet, and nothing ever waits for it: every tenth of a second, one timer over all the runs of an engine hands what
-has gathered to the writer, as *notices*. A step whose outcome is there before its first notice was due has none: it
-costs no write, no statement, and no sync. The record of any other deletes its notices
-(``AppendRecord.clear_live_events``): it says all that they have said.
+When an attempt of a step begins, and when a piece of a model's answer arrives, that is noted in memory. Nothing waits
+for it to be written: every tenth of a second, one timer for all runs of an engine submits what has gathered to the
+writer. A step that ends before its first event is due has none, and costs no write, no statement, and no sync. The
+record of any other step deletes its live events (``AppendRecord.clear_live_events``), because it contains all of them.
 
-What gathers is bounded. The pieces of one answer are one text, and as long as the store has not answered the last
-notices, no more are handed in: a disk that stands still makes the next notice longer, not the queue.
+The buffers are bounded. The pieces of one answer are one text, and while the last events have no answer from the store,
+no more are submitted: a slow disk makes the next event longer, not the queue.
 
-Notices are fenced like everything that a holder writes. A worker that has lost a run may learn it from them.
+Live events are fenced like every write of a holder. A worker that has lost a run may learn it from them.
 
-Each attempt, and in it each request to another model, is a *part*, so that a reader can tell a text that goes on from
-one that begins anew: ``<epoch>.<attempt>.<request>``. The part of a step's outcome follows from its record alone.
+Each attempt, and within it each request to another model, is a *part*: ``<epoch>.<attempt>.<request>``. So a reader can
+tell a text that continues from one that starts over. The part of a step's outcome follows from its record alone.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from holdfast.stores.operations import AppendLiveEvents, LiveEvent, OpResult, Op
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
-    from holdfast.engine.host import StepHost
+    from holdfast.engine.journal_engine import JournalEngine
 
 log = logging.getLogger("holdfast.engine")
 
 FLUSH_INTERVAL_S = 0.1
-"""Notices are written at most this often, in seconds, and of what has been in flight for as long."""
+"""Events are written at most this often, and only for commands that have been in flight this long."""
 
 CHILD_RUN_PART = "child"
-"""The part of a run that is waited for: whoever takes its caller over does not begin it anew."""
+"""The part of an awaited run: a worker that takes its parent over does not start it again."""
 
 
 class LiveEventBuffer:
-    """What there is to tell of one command in flight."""
+    """The unwritten live events of one command in flight."""
 
     __slots__ = (
         "_attempt",
@@ -60,25 +59,25 @@ class LiveEventBuffer:
     def __init__(self, driver: Driver, command: Command) -> None:
         self.driver = driver
         self.due_at = 0.0
-        """Not told before this time."""
+        """Nothing is written before this time."""
         self._command = command
         self._attempt = 0
         self._started_at: float | None = None
-        """When it began, as long as that is to be told."""
+        """When the attempt began, until that is written."""
         self._request_number = 0
         self._written_length = 0
-        """Characters of the answer that have been handed to the writer."""
+        """Characters of the answer that have been submitted to the writer."""
         self._text_parts: list[str] | None = None
-        """Of the answer, since the last time; there are none of most commands."""
+        """Pieces of the answer since the last write; ``None``: the command has published no text."""
 
     def start_attempt(self, attempt: int, at: float) -> None:
-        """An attempt begins; what was said in the one before is void."""
+        """An attempt begins; the text of the one before is void."""
         self._attempt, self._request_number, self._written_length = attempt, 0, 0
         self._text_parts = None
         self._started_at, self.due_at = at, at + FLUSH_INTERVAL_S
 
     def get_text_appender(self, request_number: int) -> Callable[[str], None]:
-        """What takes the pieces of the answer to one of the attempt's requests: no more than a list's ``append``."""
+        """A function for the pieces of the answer to one of the attempt's requests: just a list's ``append``."""
         if request_number != self._request_number or self._text_parts is None:
             self._request_number, self._written_length = request_number, 0
             self._text_parts = []
@@ -86,92 +85,84 @@ class LiveEventBuffer:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether pieces may come at any time."""
+        """Whether pieces may arrive at any time."""
         return self._text_parts is not None
 
     def take_events(self, now: float) -> list[LiveEvent]:
-        """The notices of what was not told yet."""
-        notices: list[LiveEvent] = []
+        """The events that have not been written yet."""
+        live_events: list[LiveEvent] = []
         position, stem = self._command.position, f"{self.driver.run.epoch}.{self._attempt}"
         if self._started_at is not None:
             part = CHILD_RUN_PART if not self._attempt else f"{stem}.0"
-            notices.append(LiveEvent(position, part, -1, STARTED, _dump_json(self._describe_start()), self._started_at))
+            start = _dump_json(self._describe_start())
+            live_events.append(LiveEvent(position, part, -1, STARTED, start, self._started_at))
             self._started_at = None
         if self._text_parts and (text := "".join(self._text_parts)):
             self._text_parts.clear()
-            notices.append(
-                LiveEvent(position, f"{stem}.{self._request_number}", self._written_length, TEXT, _dump_json(text), now)
-            )
+            part = f"{stem}.{self._request_number}"
+            live_events.append(LiveEvent(position, part, self._written_length, TEXT, _dump_json(text), now))
             self._written_length += len(text)
-        if notices:
+        if live_events:
             self.driver.live_event_positions.add(position)
-        return notices
+        return live_events
 
     def _describe_start(self) -> dict[str, Any]:
-        command = self._command
-        told: dict[str, Any] = {"name": command.name, "kind": command.kind.label}
-        if isinstance(command.call, StepCall):
-            call = command.call
-            told |= {
-                "arguments": preview_arguments(call.step.parameters, call.args, call.kwargs),
-                "attempt": self._attempt,
-            }
-        else:
-            told["run_id"] = command.call.run_id
-        return told
+        command, call = self._command, self._command.call
+        start: dict[str, Any] = {"name": command.name, "kind": command.kind.label}
+        if isinstance(call, StepCall):
+            arguments = preview_arguments(call.step.parameters, call.args, call.kwargs)
+            return {**start, "arguments": arguments, "attempt": self._attempt}
+        return {**start, "run_id": call.run_id}
 
 
 class LiveEventWriter:
-    """Writes what has gathered of all runs of an engine."""
+    """Writes the live events of all runs of an engine."""
 
-    def __init__(self, host: StepHost) -> None:
+    def __init__(self, host: JournalEngine) -> None:
         self._host = host
         self._pending_buffers: dict[LiveEventBuffer, None] = {}
-        """Of what there is something to tell, oldest first."""
+        """The buffers with something to write, oldest first."""
         self._flush_timer: ScheduledCall | None = None
         self._unanswered_count = 0
 
     def start_attempt(self, buffer: LiveEventBuffer, attempt: int, at: float) -> None:
-        """An attempt begins (0 for a run that is waited for, of which there are none)."""
+        """An attempt begins (0: an awaited run, which has no attempts)."""
         buffer.start_attempt(attempt, at)
         self._enqueue(buffer)
 
     def get_text_appender(self, buffer: LiveEventBuffer, request_number: int = 0) -> Callable[[str], None]:
-        """What is to be called with each piece of an answer."""
+        """A function to call with each piece of an answer."""
         self._enqueue(buffer)
         return buffer.get_text_appender(request_number)
 
     def discard(self, buffer: LiveEventBuffer) -> None:
-        """Its outcome is about to be recorded, or it has none: what was not told need not be."""
+        """The command's outcome is about to be recorded, or it has none: unwritten events are not needed."""
         self._pending_buffers.pop(buffer, None)
 
     def flush_run(self, driver: Driver) -> None:
         """The run is about to leave memory."""
-        mine = [account for account in self._pending_buffers if account.driver is driver]
-        if mine:
-            self._write(mine)
+        self._write([buffer for buffer in self._pending_buffers if buffer.driver is driver])
 
     def stop_timer_if_idle(self) -> None:
-        """Some run has come to rest: if nothing is to be told, the timer need not run."""
+        """Stop the timer if no buffer has anything to write."""
         if self._flush_timer is not None and not self._pending_buffers:
             self._flush_timer.cancel()
             self._flush_timer = None
 
     def stop(self) -> None:
-        """Tell nothing more."""
+        """Write nothing more."""
         self._pending_buffers.clear()
         self.stop_timer_if_idle()
 
     def write_skipped_steps(self, driver: Driver) -> None:
         """Write which steps of a class workflow its run has skipped, in the transaction that ends the run."""
-        now, run = self._host.clock.now(), driver.run
-        notices = tuple(
-            LiveEvent(-1, str(run.epoch), number, SKIPPED, _dump_json({"name": name, "position": position}), now)
+        now, epoch = self._host.clock.now(), str(driver.run.epoch)
+        skipped = [
+            LiveEvent(-1, epoch, number, SKIPPED, _dump_json({"name": name, "position": position}), now)
             for number, (name, position) in sorted(driver.execution.skipped_steps.items())
-        )
-        if notices:
-            self._unanswered_count += 1
-            self._host.writer.submit(AppendLiveEvents(run.key, run.epoch, notices), partial(self._on_written, driver))
+        ]
+        if skipped:
+            self._submit(driver, skipped)
 
     def _enqueue(self, buffer: LiveEventBuffer) -> None:
         self._pending_buffers[buffer] = None
@@ -185,43 +176,39 @@ class LiveEventWriter:
     def _flush_due(self) -> None:
         self._flush_timer = None
         if self._unanswered_count:
-            return  # set again when they have been answered
+            return  # their answer starts it again
         now = self._host.clock.now()
-        # One that is due later than that has begun before the clock was set back.
-        self._write(
-            [
-                account
-                for account in self._pending_buffers
-                if account.due_at <= now or account.due_at > now + FLUSH_INTERVAL_S
-            ]
-        )
+        # A buffer that is due later than the interval is from before the clock was set back.
+        self._write([one for one in self._pending_buffers if not now < one.due_at <= now + FLUSH_INTERVAL_S])
         if self._pending_buffers and not self._unanswered_count:
             self._start_timer()
 
     def _write(self, buffers: list[LiveEventBuffer]) -> None:
         now = self._host.clock.now()
         by_run: dict[Driver, list[LiveEvent]] = {}
-        for account in buffers:
-            if account.driver.is_closed or not account.is_streaming:
-                del self._pending_buffers[account]
+        for buffer in buffers:
+            if buffer.driver.is_closed or not buffer.is_streaming:
+                del self._pending_buffers[buffer]
             try:
-                if not account.driver.is_closed and (notices := account.take_events(now)):
-                    by_run.setdefault(account.driver, []).extend(notices)
-            except Exception:  # of the user's values, perhaps: nothing is told of this step, and all of the others
-                log.exception("what a step of run %r is doing could not be told", account.driver.run.id)
-                self.discard(account)
-        for driver, notices in by_run.items():
-            run = driver.run
-            self._unanswered_count += 1
-            op = AppendLiveEvents(run.key, run.epoch, tuple(notices))
-            self._host.writer.submit(op, partial(self._on_written, driver))
+                if not buffer.driver.is_closed and (live_events := buffer.take_events(now)):
+                    by_run.setdefault(buffer.driver, []).extend(live_events)
+            except Exception:  # perhaps the user's values raise: this step has no live events, the others do
+                log.exception("what a step of run %r is doing could not be told", buffer.driver.run.id)
+                self.discard(buffer)
+        for driver, live_events in by_run.items():
+            self._submit(driver, live_events)
+
+    def _submit(self, driver: Driver, live_events: list[LiveEvent]) -> None:
+        self._unanswered_count += 1
+        op = AppendLiveEvents(driver.run.key, driver.run.epoch, tuple(live_events))
+        self._host.writer.submit(op, partial(self._on_written, driver))
 
     def _on_written(self, driver: Driver, answer: OpResult | BaseException) -> None:
         self._unanswered_count -= 1
         if self._pending_buffers and self._flush_timer is None and not self._unanswered_count:
             self._start_timer()
         if isinstance(answer, BaseException):
-            # Nobody loses anything by it but those who look on, and they have the record.
+            # Only followers lose something, and they get the record.
             log.warning("what steps of run %r are doing could not be told: %s", driver.run.id, answer)
         elif driver.is_closed:
             pass

@@ -1,18 +1,18 @@
-"""Watching an event loop from another thread: a step that blocks it is named, and the worker gives up after a bound.
+"""Watches an event loop from another thread: it logs a step that blocks the loop, and gives up after a limit.
 
 An async step that never awaits (an endless loop, a blocking call in place of an async one) keeps the event loop to
 itself. Meanwhile nothing else in the process happens: no other step, no timeout, no commit, no answer to SIGTERM. A
-step cannot be interrupted from outside without breaking whatever library it is in, so:
+step cannot be interrupted from outside without breaking the library that it is in, so:
 
-- after ``WARN_AFTER_S`` seconds the place is logged, and again after four times as long, and so on;
+- after ``WARN_AFTER_S`` seconds the location is logged, and again after four times as long, and so on;
 - after ``max_blocked_s`` the loop is *stuck*: the worker no longer renews its lease, and others take its runs over as
-  after a death. If the loop runs again after that, the worker finds that it was declared dead, and begins anew.
+  after a death. If the loop runs again after that, the worker finds that it was declared dead, and registers again.
 
-A loop that does not run at all, as between two calls of ``run_until_complete``, is blocked by nobody, so no place is
+A loop that does not run at all, as between two calls of ``run_until_complete``, is not blocked, so no location is
 logged. But its runs do not continue either, so others take them over after the same time.
 
-Every look asks the loop to answer. A process that stands still as a whole (SIGSTOP, a machine that sleeps) is not
-blocked by a step, so a look counts as at most ``MAX_POLL_GAP_S`` seconds, however long ago the last one was.
+Every poll asks the loop to answer. A process that is suspended as a whole (SIGSTOP, a sleeping machine) is not blocked
+by a step, so a poll counts as at most ``MAX_POLL_GAP_S`` seconds, however long ago the last one was.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_POLL_GAP_S = 2.0
 
 
 class LoopWatchdog:
-    """Watches the running event loop, by which it is made; ``poll`` is called in another thread, again and again."""
+    """Watches the event loop that it is created on; another thread calls ``poll`` again and again."""
 
     def __init__(
         self,
@@ -56,16 +56,16 @@ class LoopWatchdog:
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._is_probe_pending = False
-        """The loop was asked to answer, and has not."""
+        """The loop has not answered the last probe."""
         self._blocked_s = 0.0
         self._warn_after_s = WARN_AFTER_S
         self._has_warned = False
         self._last_poll_at = now()
 
     def poll(self, *, is_workflow: bool = False) -> bool:
-        """See whether the loop has answered; true if it is stuck. ``on_stuck`` is called when it becomes so.
+        """Whether the loop is stuck. Calls ``on_stuck`` when it becomes stuck.
 
-        ``is_workflow``: it is workflow code that occupies it (see ``heartbeat``).
+        ``is_workflow``: workflow code occupies the loop (see ``heartbeat``).
         """
         now = self._now()
         passed, self._last_poll_at = now - self._last_poll_at, now
@@ -98,7 +98,7 @@ class LoopWatchdog:
         try:
             self._loop.call_soon_threadsafe(self._on_probe)
         except RuntimeError:
-            self._is_probe_pending = False  # the loop has closed: nobody is blocked
+            self._is_probe_pending = False  # the loop has closed
 
     def _on_probe(self) -> None:
         self._is_probe_pending = False
@@ -116,7 +116,7 @@ class LoopWatchdog:
 
 
 def _find_step(frame: FrameType | None) -> str:
-    """The step whose task is running, from the stack of the loop's thread."""
+    """The step that is running, from the stack of the loop's thread."""
     while frame is not None:
         if frame.f_code is run_with_timeout.__code__:
             return _describe_step(frame.f_locals["step"].name, frame.f_locals["run_id"])
@@ -125,12 +125,12 @@ def _find_step(frame: FrameType | None) -> str:
 
 
 def _describe_task(task: asyncio.Task[Any] | None) -> str:
-    """The step that made the task which is running, or the task itself: Python 3.11 does not tell its context."""
+    """The step that created the running task, or the task itself: tasks of Python 3.11 have no ``get_context``."""
     if task is None:
         return "a callback"
     context = getattr(task, "get_context", contextvars.Context)()
-    made_by: StepContext | None = context.get(current_context)
-    return f"task {task.get_name()!r}" if made_by is None else _describe_step(made_by.name, made_by.run_id)
+    creator: StepContext | None = context.get(current_context)
+    return f"task {task.get_name()!r}" if creator is None else _describe_step(creator.name, creator.run_id)
 
 
 def _describe_step(step: str, run_id: str) -> str:

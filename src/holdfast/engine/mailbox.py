@@ -1,4 +1,4 @@
-"""What was sent to a held run and has not been recorded yet."""
+"""The mailbox of a held run: what was sent to it and has no record yet."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from holdfast.stores.approvals import is_answer, make_answer_name
 
 
 class Mailbox:
-    """Signals by name, answers and ends of other runs by the position that waits for them; each is handed out once."""
+    """Signals by name, and answers and ends of other runs by the waiting position; each is handed out once."""
 
     def __init__(self) -> None:
         self._signals: dict[str, deque[Signal]] = {}
         self._child_ends: dict[int, Signal] = {}
         self._answers: dict[int, Signal] = {}
-        """The newest at each position; older ones were given to questions that nobody asks there any more."""
+        """The newest at each position; older ones belong to approvals that the code no longer requests there."""
         self._last_signal_id = 0
         self._resolved_positions: set[int] = set()
-        """Positions of waits for which a record is on its way."""
+        """Positions with a record that is on its way to the journal."""
 
     def add(self, signals: Sequence[Signal]) -> None:
-        """What is in the store for this run; what is known already is passed over."""
+        """Add the signals that the store has for this run; known ones are ignored."""
         for signal in signals:
             if signal.id <= self._last_signal_id:
                 continue
@@ -37,12 +37,12 @@ class Mailbox:
                 self._child_ends[signal.position] = signal
 
     def take_answers(self, execution: Execution) -> Iterator[tuple[Command, Signal]]:
-        """The waits that can be answered, each with its answer: the oldest signal goes to the oldest wait."""
-        for sent in (self._child_ends, self._answers) if self._child_ends or self._answers else ():
-            for position in [position for position in sent if position in execution.open_commands]:
+        """The waits that can be answered, each with its answer; the oldest wait gets the oldest signal."""
+        for received in (self._child_ends, self._answers) if self._child_ends or self._answers else ():
+            for position in [position for position in received if position in execution.open_commands]:
                 command = execution.open_commands[position]
-                if self._is_addressed_to(sent[position], command) and self._mark_resolved(position):
-                    yield command, sent.pop(position)
+                if self._is_addressed_to(received[position], command) and self._mark_resolved(position):
+                    yield command, received.pop(position)
         if not self._signals:
             return
         for command in list(execution.open_commands.values()):
@@ -55,14 +55,14 @@ class Mailbox:
                 yield command, signal
 
     def has_answer(self, command: Command) -> bool:
-        """Whether what this command waits for, the end of a run or an answer, is here or on its way to the journal."""
+        """Whether the end of a run or the answer for this command is here, or on its way to the journal."""
         position = command.position
-        sent = (self._answers if command.kind is RecordKind.APPROVAL else self._child_ends).get(position)
-        return position in self._resolved_positions or (sent is not None and self._is_addressed_to(sent, command))
+        signal = (self._answers if command.kind is RecordKind.APPROVAL else self._child_ends).get(position)
+        return position in self._resolved_positions or (signal is not None and self._is_addressed_to(signal, command))
 
     @staticmethod
     def _is_addressed_to(signal: Signal, command: Command) -> bool:
-        """Whether the command at this place waits for it: a deploy or a retry may have put another command there."""
+        """Whether the command waits for the signal: a deploy or a retry may have put another one at its position."""
         if is_answer(signal.name):
             return command.kind is RecordKind.APPROVAL and signal.name == make_answer_name(command.call.id)
         return command.kind is RecordKind.CHILD

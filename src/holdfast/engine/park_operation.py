@@ -22,7 +22,7 @@ def make_park_run(
     *,
     is_paused: bool,
 ) -> ParkRun:
-    """The park of a run whose open commands are these, with the times and steps of its next ``retries``."""
+    """The park of a run with these open commands; ``retries`` are the times and names of its waiting steps."""
     waits = [command for command in commands if command.kind in WAIT_KINDS]
     due = [at for at, _ in retries] + ([] if timer_due_at is None else [timer_due_at])
     return ParkRun(

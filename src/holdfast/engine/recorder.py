@@ -1,4 +1,4 @@
-"""A held run's way to the writer: what happened to it is handed in, in order, and it is told when that is durable."""
+"""Submits the writes of a held run to the writer, in order, and tells the driver when they are durable."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.admission.usage import Usage
 from holdfast.core.commands import UNDECODED
 from holdfast.core.records import Attempt, Record, RecordKind
+from holdfast.stores.approvals import RequestApproval
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import AppendRecord, OpResult, OpStatus, SaveAttempt
 
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Numbers the records of one run, and knows how much of it is on its way to the store."""
+    """Numbers the records of one run, and counts the writes that are on their way to the store."""
 
     def __init__(self, driver: Driver) -> None:
         self.next_seq = 0
         self.pending_count = 0
-        """Operations that have not been answered yet."""
+        """Operations without an answer."""
         self.expected_positions: Counter[int] = Counter()
-        """Positions of commands whose outcomes are on their way to the store, or may be recorded later."""
+        """Positions of commands with an outcome that is on its way to the store, or may be recorded later."""
         self._driver = driver
         self._should_reset_delivery_count = driver.run.has_worker_deaths
 
@@ -67,40 +68,44 @@ class Recorder:
         )
         self.next_seq += 1
         reset, self._should_reset_delivery_count = self._should_reset_delivery_count, False
-        then = partial(self._driver.on_recorded, record, value)
-        told = position in self._driver.live_event_positions and kind.has_position
-        if told:
+        has_live_events = position in self._driver.live_event_positions and kind.has_position
+        if has_live_events:
             self._driver.live_event_positions.remove(position)
         op = AppendRecord(
-            run.key, record, consumed_signal_id, has_attempt_row, reset, usage, memory_change, told, model
+            run.key, record, consumed_signal_id, has_attempt_row, reset, usage, memory_change, has_live_events, model
         )
-        self._submit(op, then, position if kind.has_position else None)
+        on_durable = partial(self._driver.on_recorded, record, value)
+        self.submit(op, on_durable, position if kind.has_position else None)
 
     def save_attempt(self, attempt: Attempt, on_durable: Callable[[], None] | None = None) -> None:
-        """Keep what is known of a step in flight."""
+        """Save the state of a step in flight."""
         run = self._driver.run
-        self._submit(SaveAttempt(run.key, run.epoch, attempt), on_durable)
+        self.submit(SaveAttempt(run.key, run.epoch, attempt), on_durable)
 
     def add_pending(self, position: int | None = None) -> None:
-        """Something else of this run is on its way to the store; or what comes of the command at this position."""
+        """A write is on its way to the store; with a position, the outcome of that command."""
         self.pending_count += 1
         if position is not None:
             self.expected_positions[position] += 1
         self._driver.host.on_run_busy(self._driver)
 
     def remove_answered(self, position: int | None = None) -> None:
-        """It has been answered."""
+        """The store has answered it."""
         self.pending_count -= 1
         if position is not None:
             self.expected_positions[position] -= 1
             if not self.expected_positions[position]:
                 del self.expected_positions[position]
-        if news := self._driver.host.change_feed:
-            news.notify(self._driver.run.id)
+        if feed := self._driver.host.change_feed:
+            feed.notify(self._driver.run.id)
 
-    def _submit(
-        self, op: AppendRecord | SaveAttempt, on_durable: Callable[[], None] | None, position: int | None = None
+    def submit(
+        self,
+        op: AppendRecord | SaveAttempt | RequestApproval,
+        on_durable: Callable[[], None] | None = None,
+        position: int | None = None,
     ) -> None:
+        """Submit a write of this run that is fenced; by default the driver finishes its turn when it is durable."""
         self.add_pending(position)
         self._driver.host.writer.submit(op, partial(self._on_committed, on_durable, position))
 

@@ -1,13 +1,13 @@
-"""Questions that a held run asks people.
+"""Approvals that a held run requests.
 
-Asking costs one write, an answer one more: the record. The question stands in the store under an id that follows from
-the command's position and from what is asked, so that whoever takes the run over and asks the same again finds it
-there: people are asked once. Whoever asks something else there, because the code has changed, asks anew. The answer
-comes through the mailbox, like the end of a run that this one waits for, and names the question that it was given to.
+A request costs one write, an answer one more: the record. The id of the approval follows from the command's position
+and from the question. So a worker that takes the run over and requests the same approval finds it in the store: people
+are asked once. If changed code asks another question at that position, it is another approval. The answer comes through
+the mailbox, like the end of an awaited run, and names its approval.
 
-A command that the workflow withdraws takes the question back. That is a courtesy to people: an answer that comes at the
-same moment finds nobody. Whoever must not miss it withdraws the question in a step first (see ``withdraw_approval``),
-and looks what the store says.
+When the workflow withdraws the command, the approval is withdrawn too. That is a courtesy to people: an answer that
+comes at the same moment is lost. A workflow that must not lose it withdraws the approval in a step first (see
+``withdraw_approval``), and checks the store's answer.
 """
 
 from __future__ import annotations
@@ -25,47 +25,34 @@ if TYPE_CHECKING:
     from holdfast.engine.step_run import StepRun
 
 APPROVAL_COMMAND = "approval"
-"""What the journal calls the command."""
+"""The name of the command in the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalCall:
-    """A question that workflow code asks."""
+    """An approval that workflow code requests."""
 
     id: str
     request: ApprovalRequest
     timeout_s: float | None = None
-    """Seconds that people have to answer."""
+    """How long people have to answer."""
 
 
 class RunApprovals:
-    """What a driver does for the questions of its run."""
+    """The approvals of a driver's run."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
     def request(self, command: Command) -> None:
-        """Put the question into the store. It may be there already: then nothing changes."""
-        driver, call = self._driver, command.call
+        """Put the approval into the store. If it is there already, nothing changes."""
+        run, call = self._driver.run, command.call
         assert isinstance(call, ApprovalCall)
-        run, host = driver.run, driver.host
-        driver.recorder.add_pending()
-        now = host.clock.now()
+        now = self._driver.host.clock.now()
         expires_at = None if call.timeout_s is None else now + call.timeout_s
-        op = RequestApproval(run.key, run.epoch, command.position, call.id, call.request, now, expires_at)
-        host.writer.submit(op, self._on_requested)
-
-    def _on_requested(self, answer: OpResult | BaseException) -> None:
-        driver = self._driver
-        driver.recorder.remove_answered()
-        if driver.is_closed:
-            return
-        if isinstance(answer, BaseException):
-            driver.fail(answer)
-        elif answer is not OpStatus.DONE:
-            driver.handle_claim_lost()
-        else:
-            driver.finish_turn()
+        self._driver.recorder.submit(
+            RequestApproval(run.key, run.epoch, command.position, call.id, call.request, now, expires_at)
+        )
 
     def record_answer(self, command: Command, signal: Signal) -> None:
         """The answer is in the mailbox: record it."""
@@ -88,14 +75,14 @@ class RunApprovals:
 async def remind_approval(
     step: StepRun, approval_id: str, reminder_count: int, assignee: str, expires_at: float | None
 ) -> bool:
-    """Note, for a step, that people are told of a question again; false when it is open no more."""
+    """Note, for a step, that people are reminded of an approval; false when it is closed."""
     run, now = step.run, step.host.clock.now()
     op = RemindApproval(run.key, run.epoch, approval_id, reminder_count, assignee, now, expires_at)
     return await _perform_fenced(step, op) is OpStatus.DONE
 
 
 async def withdraw_approval(step: StepRun, approval_id: str) -> bool:
-    """Take a question back, for a step; false when it has been answered: then the answer counts."""
+    """Withdraw an approval, for a step; false when it has been answered, and the answer counts."""
     op = WithdrawApproval(step.run.key, step.run.epoch, approval_id, step.host.clock.now())
     return await _perform_fenced(step, op) is not OpStatus.REFUSED
 

@@ -1,4 +1,4 @@
-"""How the end of a workflow's code is told: the state of its run, and the error."""
+"""The outcome of a run, from how its workflow's code ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.errors import CompensationFailed
 
 
 class RunOutcome(NamedTuple):
-    """What is written of the end of a run."""
+    """The end of a run, as the store keeps it."""
 
     state: RunState
     output: bytes | None
@@ -19,7 +19,7 @@ class RunOutcome(NamedTuple):
 
 
 def make_run_outcome(result: ExecutionResult, run_id: str) -> RunOutcome:
-    """The end of a run whose code has ended so; its value is encoded already."""
+    """The outcome of a run with this result; the value is encoded already."""
     if result.error is None:
         return RunOutcome(RunState.COMPLETED, result.value, None)
     if result.failed_compensation is not None:
@@ -32,14 +32,14 @@ def make_run_outcome(result: ExecutionResult, run_id: str) -> RunOutcome:
 def _make_compensation_error(result: ExecutionResult, run_id: str) -> CompensationFailed:
     assert result.failed_compensation is not None
     step, record = result.failed_compensation
-    why = read_error_info(record.payload or b"null")
+    cause = read_error_info(record.payload or b"null")
     assert result.error is not None
-    said = f"failed ({type(result.error).__name__}: {get_error_message(result.error)})"
-    first = "was cancelled" if result.is_cancelled else said
+    failure = f"failed ({type(result.error).__name__}: {get_error_message(result.error)})"
+    ending = "was cancelled" if result.is_cancelled else failure
     error = CompensationFailed(
-        f"run {run_id!r} {first}, and step {step!r} could not be undone: its compensation {record.name!r} failed with "
-        f"{why.type.rpartition('.')[2]}: {why.message}. What was recorded before {step!r} has not been undone either. "
-        f"See to the cause, then `holdfast retry {run_id}` goes on undoing from there.",
+        f"run {run_id!r} {ending}, and step {step!r} could not be undone: its compensation {record.name!r} failed with "
+        f"{cause.type.rpartition('.')[2]}: {cause.message}. What was recorded before {step!r} has not been undone "
+        f"either. See to the cause, then `holdfast retry {run_id}` goes on undoing from there.",
         step,
         record.name,
     )

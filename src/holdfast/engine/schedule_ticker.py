@@ -1,17 +1,16 @@
-"""Schedules in a worker: it announces those of its code, sees when a tick is due, and starts the run.
+"""Schedules in a worker: it announces those of its code, notices when a tick is due, and starts the run.
 
-Every worker does that for every schedule: there is no leader that could be down. What keeps them from doing it twice is
-said in ``stores.schedules``; here is what keeps them from doing it all at once, and from asking all the time.
+Every worker does that for every schedule: there is no leader that could be down. ``stores.schedules`` explains why no
+tick fires twice. This module keeps the workers from all firing at once, and from querying the store all the time.
 
-- The schedules are read when the worker starts, when the store tells that something has changed (not more often than
-  every ``MIN_READ_INTERVAL_S`` seconds), and every ``READ_INTERVAL_S`` seconds in any case. In between, the worker
-  knows by itself when the next tick is due, by the store's clock, and asks nothing.
-- A worker is a little late, each time by another amount up to ``MAX_JITTER_S`` seconds, and by
-  ``NON_SERVING_DELAY_S`` more if it does
-  not serve the workflow. So as a rule one of those that serve it is the first, and executes the run, which saves a
-  claim. Before it starts anything it reads the schedule again; the others find that the tick is settled.
-- If only workers are there that do not serve the workflow, they start the run all the same, and it waits for one that
-  does. A tick of a disabled workflow does not advance the schedule: it is missed, as if no worker had been there.
+- The schedules are read when the worker starts, when the store reports a change (at most every ``MIN_READ_INTERVAL_S``
+  seconds), and every ``READ_INTERVAL_S`` seconds in any case. In between, the worker knows when the next tick is due,
+  by the store's clock, and queries nothing.
+- A worker delays each tick by a random time up to ``MAX_JITTER_S`` seconds, and by ``NON_SERVING_DELAY_S`` more if it
+  does not serve the workflow. So usually a worker that serves it is the first, and executes the run, which saves a
+  claim. Before it starts anything it reads the schedule again; the others find that the tick has fired.
+- If no worker serves the workflow, another one starts the run all the same, and it waits for one that does. A tick of a
+  disabled workflow does not advance the schedule: it is missed, as if no worker were running.
 """
 
 from __future__ import annotations
@@ -36,61 +35,61 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.engine")
 
 READ_INTERVAL_S = 60.0
-"""Seconds after which the schedules are read again, although nothing has told of a change."""
+"""Seconds after which the schedules are read again, even without a reported change."""
 MIN_READ_INTERVAL_S = 2.0
-"""Seconds between two readings, however much changes."""
+"""Minimum number of seconds between two reads."""
 MAX_JITTER_S = 0.2
-"""Seconds that a worker may be late, so that not all of a fleet come at once."""
+"""Maximum random delay of a tick, so that not all workers fire at once."""
 NON_SERVING_DELAY_S = 1.0
-"""Seconds that a worker leaves to those that serve the workflow."""
+"""Additional delay of a worker that does not serve the workflow."""
 RETRY_DELAY_S = 30.0
-"""Seconds after which a tick that could not be fired is looked at again."""
+"""Seconds after which a tick that could not fire is tried again."""
 
 
 class ScheduleTicker:
-    """Fires what is due."""
+    """Announces schedules, and fires their ticks."""
 
     def __init__(self, host: JournalEngine, definitions: Mapping[str, WorkflowDefinition]) -> None:
         self._host = host
         self._definitions = definitions
         self._announced: dict[str, ScheduleDefinition] = {}
         self._previously_announced: dict[str, ScheduleDefinition] = {}
-        """What was announced by the worker that this one was before it was declared dead."""
+        """Announced before this worker was declared dead and registered again."""
         self._check_times: dict[str, float] = {}
-        """When to look at a schedule, by the store's clock."""
+        """When to check each schedule, by the store's clock."""
         self._next_check_at = math.inf
-        """The earliest of them."""
+        """The earliest check time."""
         self._last_read_at = -math.inf
-        """When all of them were read, by the clock that is never set."""
+        """When all schedules were read (monotonic)."""
         self._has_changes = False
         self._warned_names: set[str] = set()
 
     # Announcing
 
     async def announce(self) -> None:
-        """Announce the schedules of the code here that are new since the last time, or have changed."""
+        """Announce the schedules of this code that are new or have changed since the last time."""
         declared = {name: new for one in self._definitions.values() for name, new in one.schedules.items()}
-        new = [one for name, one in declared.items() if self._announced.get(name) != one]
-        for is_news in (True, False):
-            # What it has said before is no news: other code may have been deployed since.
-            told = [one for one in new if (self._previously_announced.get(one.name) != one) is is_news]
-            if told:
-                await self._host.store.schedules.put(told, worker=self._host.worker_id, replace=is_news)
-                self._announced.update((one.name, one) for one in told)
+        pending = [schedule for name, schedule in declared.items() if self._announced.get(name) != schedule]
+        for is_new in (True, False):
+            # One that was announced before must not replace a stored one: other code may have been deployed since.
+            group = [one for one in pending if (self._previously_announced.get(one.name) != one) is is_new]
+            if group:
+                await self._host.store.schedules.put(group, worker=self._host.worker_id, replace=is_new)
+                self._announced.update((schedule.name, schedule) for schedule in group)
                 self.notify_changed()
 
     def reset_announced(self) -> None:
-        """This worker is a new one now, with the same code."""
+        """This is a new worker now, with the same code: announce everything again."""
         self._previously_announced, self._announced = {**self._previously_announced, **self._announced}, {}
 
-    # When
+    # When to check
 
     def notify_changed(self) -> None:
         """Something has changed in the store, perhaps a schedule."""
         self._has_changes = True
 
     def is_due(self) -> bool:
-        """Whether there is something to look at."""
+        """Whether a tick is due, or the schedules must be read again."""
         return not self._host.is_draining and (self._is_stale() or self._next_check_at <= self._host.store.now())
 
     def get_wait_s(self, max_wait_s: float) -> float:
@@ -111,10 +110,10 @@ class ScheduleTicker:
         self._check_times.pop(name, None)
         self._next_check_at = min(self._check_times.values(), default=math.inf)
 
-    # Looking
+    # Firing
 
     async def fire_due(self) -> None:
-        """Start what is due."""
+        """Fire the ticks that are due."""
         if not self.is_due():
             return
         store = self._host.store
@@ -155,48 +154,50 @@ class ScheduleTicker:
                 )
 
     def _schedule_next_tick(self, schedule: Schedule) -> None:
-        """Look at a schedule when its next tick is due."""
-        what, tick = schedule.definition, get_next_tick(schedule)
+        """Check the schedule again when its next tick is due."""
+        definition, tick = schedule.definition, get_next_tick(schedule)
         if tick is None:
-            self._schedule_check(what.name, math.inf)
+            self._schedule_check(definition.name, math.inf)
             return
-        late = self._host.clock.draw_random() * MAX_JITTER_S
-        self._schedule_check(
-            what.name, tick + late + (0.0 if self._host.can_serve(what.workflow, what.queue) else NON_SERVING_DELAY_S)
-        )
+        delay = self._host.clock.draw_random() * MAX_JITTER_S
+        if not self._host.can_serve(definition.workflow, definition.queue):
+            delay += NON_SERVING_DELAY_S
+        self._schedule_check(definition.name, tick + delay)
 
     async def _fire(self, schedule: Schedule) -> None:
-        host, what = self._host, schedule.definition
+        host, definition = self._host, schedule.definition
         now = host.store.now()
         if schedule.paused_at is not None:
             self._schedule_next_tick(schedule)
             return
-        found = find_due_ticks(parse_timing(what.timing), schedule.fired_up_to, now, what.catch_up, what.max_catch_up)
-        if found.fired_up_to == schedule.fired_up_to:  # somebody else was first
+        name, workflow = definition.name, definition.workflow
+        timing = parse_timing(definition.timing)
+        due = find_due_ticks(timing, schedule.fired_up_to, now, definition.catch_up, definition.max_catch_up)
+        if due.fired_up_to == schedule.fired_up_to:  # another worker was first
             self._schedule_next_tick(schedule)
             return
-        spec = await find_spec_to_start(host.store, what.workflow)
+        spec = await find_spec_to_start(host.store, workflow)
         if spec is None:
-            self._warn_once(what.name, f"schedule {what.name!r}: no worker has announced a workflow {what.workflow!r}")
+            self._warn_once(name, f"schedule {name!r}: no worker has announced a workflow {workflow!r}")
             return
-        runs = [make_tick_run(schedule, spec, tick, now, host.worker_id) for tick in found.ticks]
+        runs = [make_tick_run(schedule, spec, tick, now, host.worker_id) for tick in due.ticks]
         started, skipped = await (
-            self._start_without_overlap(runs, schedule) if what.overlap == "skip" else self._start_all(runs)
+            self._start_without_overlap(runs, schedule) if definition.overlap == "skip" else self._start_all(runs)
         )
         if started is None:
-            self._warn_once(what.name, f"schedule {what.name!r} does not fire: {what.workflow!r} is disabled")
+            self._warn_once(name, f"schedule {name!r} does not fire: {workflow!r} is disabled")
             return
-        self._warned_names.discard(what.name)
-        last_skip = found.ticks[skipped] if skipped is not None else None
+        self._warned_names.discard(name)
+        last_skip = due.ticks[skipped] if skipped is not None else None
         last_run = started[-1] if started else ""
         await host.store.schedules.advance(
-            what.name, schedule.fired_up_to, found.fired_up_to, run_id=last_run, skipped_at=last_skip
+            name, schedule.fired_up_to, due.fired_up_to, run_id=last_run, skipped_at=last_skip
         )
-        # Also if that was no longer so: somebody else has settled it. It is read again before the next tick.
-        self._schedule_next_tick(replace(schedule, fired_up_to=found.fired_up_to))
+        # Even if another worker has advanced it meanwhile: the schedule is read again before the next tick.
+        self._schedule_next_tick(replace(schedule, fired_up_to=due.fired_up_to))
 
     async def _start_all(self, runs: list[NewRun]) -> tuple[list[str] | None, int | None]:
-        """Start them, in this order and in one commit. ``None``: the workflow is disabled."""
+        """Start the runs, in this order and in one commit. ``None``: the workflow is disabled."""
         answers = await asyncio.gather(*(self._host.start(run, join_orphan=False) for run in runs))
         if not all(isinstance(answer, StartResult) for answer in answers):
             return None, None
@@ -205,23 +206,23 @@ class ScheduleTicker:
     async def _start_without_overlap(
         self, runs: list[NewRun], schedule: Schedule
     ) -> tuple[list[str] | None, int | None]:
-        """Start each one unless the one before it is under way; also, the place of the last that was passed over."""
-        before = await self._host.store.get_run(schedule.last_run) if schedule.last_run else None
+        """Start each run unless the one before it is unfinished; also returns the index of the last skipped run."""
+        previous = await self._host.store.get_run(schedule.last_run) if schedule.last_run else None
         started: list[str] = []
         skipped: int | None = None
-        for place, run in enumerate(runs):
-            if before is not None and before.id != run.id and not before.state.is_terminal:
-                skipped = place
+        for index, run in enumerate(runs):
+            if previous is not None and previous.id != run.id and not previous.state.is_terminal:
+                skipped = index
                 continue
             answer = await self._host.start(run, join_orphan=False)
             if not isinstance(answer, StartResult):
                 return None, None
-            before = answer.run
+            previous = answer.run
             started.append(run.id)
         return started, skipped
 
     def _warn_once(self, name: str, reason: str) -> None:
-        """Say once why a schedule does not fire, and look at it again in a while."""
+        """Log once why a schedule does not fire, and check it again later."""
         if name not in self._warned_names:
             self._warned_names.add(name)
             log.warning("%s", reason)

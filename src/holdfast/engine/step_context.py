@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class StepExecutor(Protocol):
-    """What executes a step. A ``context`` says which attempt asks: one that is over must stop, or is ignored."""
+    """Executes a step. A ``context`` identifies the calling attempt: one that has ended must stop, or is ignored."""
 
     memory_change: MemoryChange | None
-    """A change of what outlives runs, committed with the record of this step: if the step succeeds, and once."""
+    """A change of memory, committed once with the record of this step, if the step succeeds."""
 
     @property
     def step(self) -> StepDefinition:
@@ -72,7 +72,7 @@ class StepExecutor(Protocol):
     async def reserve(self, expected: Usage) -> None:
         """Reserve what this step is about to use from the budgets of its run and of the runs above it.
 
-        Raises ``BudgetExceeded`` if that would exceed one. Waits while only the reservations of others in flight stand
+        Raises ``BudgetExceeded`` if that would exceed one. Waits while only reservations of other calls in flight are
         in the way.
         """
 
@@ -100,16 +100,16 @@ class StepExecutor(Protocol):
 
 
 class StepContext:
-    """What the code of a step may know and do: see ``current_step()``."""
+    """The running step, as its own code sees it: see ``current_step()``."""
 
     def __init__(self, executor: StepExecutor, attempt: int, progress: Any) -> None:
         self.name = executor.step.name
         self.run_id = executor.run.id
         self.workflow = executor.run.workflow
         self.attempt = attempt
-        """1 for the first attempt; retries count on, also over a crash between two of them."""
+        """1 for the first attempt, and one more for each retry, also after a crash between two attempts."""
         self.progress = progress
-        """What an earlier attempt last passed to ``heartbeat``, or ``None``."""
+        """The progress that an earlier attempt last passed to ``heartbeat``, or ``None``."""
         self._executor = executor
         self._connection: Any = None
 
@@ -136,18 +136,18 @@ class StepContext:
         return self._executor.idempotency_key
 
     def heartbeat(self, progress: Any = None) -> None:
-        """Keep ``progress`` for the next attempt, should this one fail or its process die.
+        """Save ``progress`` for the next attempt, in case this one fails or its process dies.
 
         May be called from any thread, as often as you like: it is written in the background at most ten times a second.
         Raises ``FenceLost`` or ``asyncio.CancelledError`` in a step that should stop. A transactional step has no
-        ``progress``: of an attempt that fails, nothing stays.
+        ``progress``, because nothing of a failed attempt is kept.
         """
         self._executor.heartbeat(self, progress)
 
     async def save_progress(self, progress: Any) -> None:
-        """Like ``heartbeat``, and it returns when ``progress`` is durable.
+        """Like ``heartbeat``, but returns when ``progress`` is durable.
 
-        For an async step that is about to do what it could not tell, after a crash, from not having done it.
+        For an async step that is about to do something, and could not tell after a crash whether it has.
         """
         await self._executor.save_progress(self, progress)
 

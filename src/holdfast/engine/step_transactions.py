@@ -1,12 +1,11 @@
-"""An attempt of a transactional step: begin, let the step work, encode what it returned, commit both together.
+"""An attempt of a transactional step: begin, call the step, encode its output, commit the output and the changes.
 
-What went wrong because of the database, and not because of the step (a connection that was cut, a full disk), is no
-failed attempt: ``TransactionAborted`` is raised, nothing of it stays, and the step is run again without using up a
-retry. The same holds for a commit of which nobody knows the outcome, once it is found that nothing was committed; until
-then, the step waits.
+A failure of the database, and not of the step (a lost connection, a full disk), is not a failed attempt:
+``TransactionAborted`` is raised, nothing of the attempt is kept, and the step runs again without using up a retry. The
+same holds for a commit with an unknown outcome, when it turns out that nothing was committed; until then, the step
+waits.
 
-Once the commit is on its way, it is not stopped any more: whoever gives up the step at that moment leaves it to end by
-itself.
+A commit that has started is never stopped: if the step is cancelled meanwhile, the commit ends by itself.
 """
 
 from __future__ import annotations
@@ -32,29 +31,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.engine")
 
 MAX_INTERRUPTIONS = 8
-"""So often a step is run again because of the database; then that counts as its failure."""
+"""How often a step runs again because of the database; after that, it is a failure of the step."""
 
 
 class TransactionAborted(Exception):
-    """The database has ended an attempt, and nothing of it stays. The cause tells why."""
+    """The database has ended an attempt, and nothing of it is kept. The cause says why."""
 
 
 async def run_in_transaction(
     step_run: StepRun, context: StepContext, attempt_number: int, call: Callable[[], Coroutine[Any, Any, Any]]
 ) -> tuple[bytes, Any]:
-    """Make an attempt, and return the encoded value, which is committed, and the value decoded from it."""
+    """Make an attempt, and return the committed output: encoded, and decoded again."""
     transaction = await _begin_transaction(step_run, attempt_number)
     set_connection(context, transaction.connection)
     try:
         value = await call()
-        what = f"the output of step {context.name!r}"
-        payload, decoded = step_run.call.step.output_codec.round_trip(value, what)
-        validate_size(payload, what, step_run.host.max_value)
+        subject = f"the output of step {context.name!r}"
+        payload, decoded = step_run.call.step.output_codec.round_trip(value, subject)
+        validate_size(payload, subject, step_run.host.max_value)
         await forget_cancel_requests()
         if step_run.is_cancelled:
             raise asyncio.CancelledError
     except (asyncio.CancelledError, StepTimedOut):
-        # A plain function may still be at work in its thread.
+        # A plain function may still be running in its thread.
         await transaction.abandon()
         raise
     except BaseException as error:
@@ -70,7 +69,7 @@ async def run_in_transaction(
 
 
 async def _begin_transaction(step_run: StepRun, attempt_number: int) -> StepTransaction:
-    """The transaction; a store that cannot be had is waited for, as by everything that a run does."""
+    """Begin the transaction; waits for a store that is unavailable, like everything that a run does."""
     host, step = step_run.host, step_run.call.step
     if not host.store.supports(Store.step_transactions):
         raise UsageError(
@@ -99,7 +98,7 @@ async def _begin_transaction(step_run: StepRun, attempt_number: int) -> StepTran
 async def _commit_shielded(
     step_run: StepRun, context: StepContext, transaction: StepTransaction, payload: bytes
 ) -> None:
-    """See to it that it is committed, or known not to be."""
+    """Commit, and wait until the outcome of the commit is known."""
     host = step_run.host
     committing = host.loop.create_task(_commit_with_retries(step_run, transaction, payload))
     host.lingering_tasks.add(committing)
@@ -112,17 +111,16 @@ async def _commit_shielded(
             except asyncio.CancelledError:
                 if step_run.is_cancelled:
                     raise
-                await forget_cancel_requests()  # it may be committed: what the step left behind does not stop that
+                await forget_cancel_requests()  # a cancel request that the step left behind does not stop the commit
     finally:
         step_run.is_committing = False
-    verdict = committing.result()
-    if verdict is OpStatus.FENCED:
+    status = committing.result()
+    if status is OpStatus.FENCED:
         step_run.raise_claim_lost()
-    if verdict is not OpStatus.DONE:
+    if status is not OpStatus.DONE:
         raise TransactionAborted from StoreUnavailable(
             f"the database has ended the transaction of step {context.name!r} of run {step_run.driver.run.id!r} when "
-            "it was "
-            f"to be committed; nothing of it stays"
+            "it was to be committed; nothing of it stays"
         )
 
 
@@ -133,8 +131,8 @@ async def _commit_with_retries(step_run: StepRun, transaction: StepTransaction, 
             return await transaction.commit(payload)
         except StoreError as error:
             if step_run.driver.is_closed or (step_run.is_withdrawn and not step_run.call.has_compensation):
-                await transaction.roll_back()  # it may not even have been tried, and be open
-                return OpStatus.FENCED  # nobody waits for the outcome; whoever takes the run up finds it
+                await transaction.roll_back()  # it may be open still, if the commit was not even tried
+                return OpStatus.FENCED  # the outcome is not wanted here; the next worker that holds the run finds it
             if not pause:
                 log.warning(
                     "whether step %r of run %r was committed will be known when the store answers: %s",

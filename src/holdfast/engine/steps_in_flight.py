@@ -1,26 +1,24 @@
-"""The steps of a held run that have been begun and have no record yet.
+"""The steps of a held run that have started and have no record yet.
 
-A ``once`` step may not begin before its intent is durable: whoever finds that intent, and no record, must not run the
-step again, but records that its outcome is unknown. While such a step waits for its next attempt (it failed in a way
-that says that nothing happened) it has no intent. Any other is launched at once.
+A ``once`` step may not start before its intent is durable: a worker that finds an intent and no record must not run the
+step again, but records that its outcome is unknown. While a ``once`` step waits for its next attempt, because it failed
+in a way that says that nothing happened, it has no intent. Any other step is launched at once.
 
-A step whose attempt has failed waits for its next one in memory. Such a wait is no reason to keep the run there: what
-is known of the step is noted, with the time of the attempt, so the run may be parked, paused or given back meanwhile.
-The step is then *put back*: its command is to be begun again, here or by another worker, and waits for the same time.
+A step whose attempt has failed waits for its next attempt in memory. That wait does not keep the run there: the state
+of the step is saved, with the time of the next attempt, so the run may be parked, paused, or released meanwhile. The
+step is then *requeued*: its command starts again, here or on another worker, and waits for the same time.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from holdfast.admission.usage import Usage
 from holdfast.codec import encode_error, preview_arguments
 from holdfast.core.commands import Command
 from holdfast.core.records import Attempt, RecordKind
 from holdfast.core.states import Effect
 from holdfast.engine.host import StartedStep
-from holdfast.stores.memories import MemoryChange
 from holdfast.stores.run_errors import make_unknown_outcome_error
 
 if TYPE_CHECKING:
@@ -28,27 +26,27 @@ if TYPE_CHECKING:
 
 
 class StepsInFlight:
-    """What a driver knows of the steps that its run has begun."""
+    """The started steps of a driver's run."""
 
     def __init__(self, driver: Driver) -> None:
         self.started: dict[int, StartedStep] = {}
         """By position."""
         self.earlier_attempts: dict[int, Attempt] = {}
-        """What is left of earlier attempts, by position, until the step is begun here (again)."""
+        """The saved state of earlier attempts, by position, until the step starts here (again)."""
         self._driver = driver
 
     @property
     def has_running_attempt(self) -> bool:
-        """Whether an attempt is being made, and not only waited for."""
+        """Whether an attempt is running, and not only waited for."""
         return any(step.retry_at is None for step in self.started.values())
 
     @property
     def waiting_retries(self) -> list[tuple[float, str]]:
-        """When the next attempts are made, the earliest first, and of which steps."""
+        """The times of the next attempts, the earliest first, each with the name of its step."""
         return sorted((step.retry_at, step.command.name) for step in self.started.values() if step.retry_at is not None)
 
     def start(self, command: Command) -> None:
-        """Begin a step."""
+        """Start a step."""
         step = self._driver.host.create_step(self._driver, command, self.earlier_attempts.pop(command.position, None))
         if step.has_prior_intent:
             self._record_unknown_outcome(step)
@@ -66,18 +64,18 @@ class StepsInFlight:
     def _on_intent_saved(self, step: StartedStep) -> None:
         driver = self._driver
         if step.is_withdrawn:
-            driver.finish_turn()  # the workflow may have ended meanwhile, and its end waits for nothing but this note
+            driver.finish_turn()  # the workflow may have ended meanwhile, and its end waits only for this write
         elif driver.is_halted or driver.host.is_draining:
             self.cancel_start(step)
         else:
             step.launch()
 
     def cancel_start(self, step: StartedStep) -> None:
-        """A step does not begin after all, because nothing more is to be begun here for now."""
-        known = step.make_intent_withdrawal()
-        self._requeue(step, known)
+        """A step does not start after all, because this worker starts nothing more of the run for now."""
+        attempt = step.make_intent_withdrawal()
+        self._requeue(step, attempt)
         if step.call.is_once:
-            self._driver.recorder.save_attempt(known)  # the intent is durable
+            self._driver.recorder.save_attempt(attempt)  # the intent is durable
         else:
             self._driver.finish_turn()
 
@@ -90,62 +88,30 @@ class StepsInFlight:
             ok=False,
             payload=encode_error(make_unknown_outcome_error(self._driver.run.id, command.name)),
             has_attempt_row=True,
-            preview=preview_arguments(
-                call.step.parameters, call.args, call.kwargs
-            ),  # somebody has to find out what came of it
+            # A person has to find out what happened.
+            preview=preview_arguments(call.step.parameters, call.args, call.kwargs),
         )
 
-    def record_outcome(
-        self,
-        step: StartedStep,
-        *,
-        ok: bool,
-        payload: bytes,
-        value: Any,
-        started_at: float,
-        attempts: int,
-        usage: Usage | None,
-        model: str,
-        memory_change: MemoryChange | None,
-        preview: str,
-        has_attempt_row: bool,
-    ) -> None:
-        """A step has its outcome: record it."""
-        command = step.command
-        if self._driver.is_closed or self.started.pop(command.position, None) is None:
-            return
-        self._driver.recorder.record(
-            command.kind,
-            command.position,
-            command.name,
-            ok=ok,
-            payload=payload,
-            value=value,
-            started_at=started_at,
-            attempts=attempts,
-            usage=usage,
-            model=model,
-            memory_change=memory_change,
-            preview=preview,
-            has_attempt_row=has_attempt_row,
-        )
+    def finish(self, step: StartedStep) -> bool:
+        """A step has its outcome. False if that must not be recorded: the step was withdrawn, or the run is gone."""
+        return not self._driver.is_closed and self.started.pop(step.command.position, None) is not None
 
     def record_committed_outcomes(self) -> None:
-        """Record what transactional steps of an earlier holder have done that the workflow then cancelled.
+        """Record the outcomes of transactional steps of an earlier holder that the workflow has cancelled since.
 
-        What they did was committed with their outcome, and only the record is missing: it has to be undone.
+        Their changes were committed with the outcome, and only the record is missing: it is needed to compensate them.
         """
         driver = self._driver
-        for position, known in list(self.earlier_attempts.items()):
-            if known.outcome is not None and driver.execution.is_unrecorded_cancelled_step(position, known.name):
+        for position, attempt in list(self.earlier_attempts.items()):
+            if attempt.outcome is not None and driver.execution.is_unrecorded_cancelled_step(position, attempt.name):
                 del self.earlier_attempts[position]
                 driver.recorder.record(
                     RecordKind.STEP,
                     position,
-                    known.name,
-                    payload=known.outcome,
-                    started_at=known.at,
-                    attempts=known.attempt,
+                    attempt.name,
+                    payload=attempt.outcome,
+                    started_at=attempt.at,
+                    attempts=attempt.attempt,
                     has_attempt_row=True,
                 )
 
@@ -156,7 +122,7 @@ class StepsInFlight:
             self._driver.finish_turn()
 
     def requeue_waiting(self) -> None:
-        """Let those that wait for their next attempt not make it for now."""
+        """Requeue the steps that wait for their next attempt."""
         for step in [step for step in self.started.values() if step.retry_at is not None]:
             self._requeue(step, step.to_attempt())
             step.cancel(detach=True)
@@ -167,7 +133,7 @@ class StepsInFlight:
         self._driver.requeue(step.command)
 
     def cancel_all(self) -> None:
-        """The run is not held here any more: nobody wants their outcomes."""
-        begun, self.started = self.started, {}
-        for step in begun.values():
+        """This worker no longer holds the run: stop all its steps."""
+        started, self.started = self.started, {}
+        for step in started.values():
             step.cancel(detach=True)

@@ -1,8 +1,7 @@
 """The threads in which plain (not async) steps run.
 
-A step first *reserves* a thread and only then starts its time-out: waiting for one of the others to end is not the
-step's own time. A thread cannot be stopped, so one whose step timed out stays occupied until the function returns; it
-counts as occupied until then.
+A step first *reserves* a thread and only then starts its timeout: the wait for a free thread is not the step's own
+time. A thread cannot be stopped, so after a timeout it stays occupied until the function returns.
 """
 
 from __future__ import annotations
@@ -21,31 +20,31 @@ class StepThreadPool:
         self._free_slots = asyncio.Semaphore(max_threads)
 
     async def reserve(self) -> None:
-        """Wait until a thread is free, and keep it for the ``run`` that must follow at once."""
+        """Wait until a thread is free, and reserve it for the ``run`` that must follow at once."""
         await self._free_slots.acquire()
 
     def release(self) -> None:
-        """Give a thread back that was reserved, and is not needed after all."""
+        """Release a reserved thread that is not needed after all."""
         self._free_slots.release()
 
     async def run(self, call: Callable[[], Any]) -> Any:
-        """Call it in the reserved thread."""
+        """Make the call in the reserved thread."""
         loop = asyncio.get_running_loop()
 
         def give_back(_: Future[Any]) -> None:
             try:
                 loop.call_soon_threadsafe(self._free_slots.release)
             except RuntimeError:
-                pass  # the loop has closed meanwhile: nobody reserves threads any more
+                pass  # the loop has closed meanwhile: no more threads are reserved
 
         done = self._pool.submit(call)
         done.add_done_callback(give_back)
         return await asyncio.wrap_future(done)
 
     async def join(self) -> None:
-        """Wait until no step is running in a thread any more, without starting another."""
+        """Wait until no step is running in a thread, and start no more."""
         await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
 
     def stop(self) -> None:
-        """Start nothing more; what runs, runs on."""
+        """Start nothing more; running calls continue."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""A held run's timers and its deadline: one alarm for whichever is due next."""
+"""The timers and the deadline of a held run: one wakeup for the one that is due next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ClockTimers:
-    """When something of one run is due, and recording that it is."""
+    """Wakes a run when a timer or the deadline is due, and records that."""
 
     def __init__(self, driver: Driver) -> None:
         self.is_deadline_recorded = False
@@ -21,7 +21,7 @@ class ClockTimers:
         self._wakeup_at = 0.0
 
     def arm(self) -> None:
-        """Be woken when the next one is due."""
+        """Schedule a wakeup for the timer that is due next."""
         when = self.get_next_due_at()
         if self._wakeup is not None:
             if when == self._wakeup_at:
@@ -32,13 +32,13 @@ class ClockTimers:
             self._wakeup = self._driver.host.clock.call_at(when, self._on_wakeup)
 
     def stop(self) -> None:
-        """Be woken no more."""
+        """Cancel the wakeup."""
         if self._wakeup is not None:
             self._wakeup.cancel()
             self._wakeup = None
 
     def get_next_due_at(self) -> float | None:
-        """When the next one is due."""
+        """When the next timer, or the deadline, is due."""
         timer = self._driver.execution.loop.get_next_timer()
         deadline = None if self.is_deadline_recorded else self._driver.run.deadline
         if timer is None:
@@ -52,7 +52,7 @@ class ClockTimers:
             self.arm()
 
     def record_due(self) -> bool:
-        """Record what is due; true when there was anything."""
+        """Record the timers that are due, and the deadline; true if there were any."""
         driver = self._driver
         now = driver.host.clock.now()
         due = driver.execution.loop.take_due_timers(now)

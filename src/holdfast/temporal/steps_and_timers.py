@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.codec import encode_error
-from holdfast.core.commands import UNDECODED, Command
+from holdfast.core.commands import Command
 from holdfast.core.records import Attempt, RecordKind
 from holdfast.engine.definitions import StepCall
 from holdfast.engine.driver import Driver
@@ -98,19 +98,18 @@ class TemporalStep:
             self._driver.mark_dead(ended.payload if ended.status is EndStatus.DEAD else self._encode_death_error())
             return
         ok = ended.status is EndStatus.COMPLETED
-        self._driver.steps.record_outcome(
-            self,
-            ok=ok,
-            payload=ended.payload if ok else encode_step_failure(ended, self.command.name, self._driver.run.id),
-            value=UNDECODED,
-            started_at=event.started_at,
-            attempts=event.attempts,
-            usage=None,
-            model="",
-            memory_change=None,
-            preview=event.preview,
-            has_attempt_row=False,
-        )
+        if self._driver.steps.finish(self):
+            command = self.command
+            self._driver.recorder.record(
+                command.kind,
+                command.position,
+                command.name,
+                ok=ok,
+                payload=ended.payload if ok else encode_step_failure(ended, command.name, self._driver.run.id),
+                started_at=event.started_at,
+                attempts=event.attempts,
+                preview=event.preview,
+            )
 
     def _record_withdrawn(self, event: StepEnded) -> None:
         command = self.command

@@ -34,45 +34,45 @@ else:  # pydantic reads the older ones only in this form
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A step in its place in the graph. Steps refer to each other by index, which is their order by number."""
+    """A step in the graph. Steps refer to each other by index: their order by number."""
 
     index: int
     number: int
     name: str
-    """What the journal calls it."""
+    """Its name in the journal."""
     step: Step[..., Any]
     sources: tuple[tuple[str, int | None, str, str], ...]
-    """For each parameter: its name, the index of the step whose output it takes or else the input, if skipped."""
+    """For each parameter: its name, the index of the step with its value or ``None``, the input, and ``if_skipped``."""
     unbound_dependencies: tuple[int, ...]
-    """Dependencies whose output no parameter takes; when one of them was skipped, this step is, too."""
+    """Dependencies with an output that no parameter takes; when one of them is skipped, so is this step."""
     condition: Condition | None
     each: str | None
     max_concurrency: int
     predecessor_count: int
-    """How many steps must have ended before it."""
+    """How many steps must end before it."""
     dependents: tuple[int, ...]
     """Steps that wait for this one."""
     can_be_skipped: bool
     output_type: Any
-    """The annotation of its output as others see it: that of a fan-out is a list."""
+    """The annotation of its output as others see it: a list, for a fan-out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """All that is known of a class workflow."""
+    """The graph of a class workflow."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[Input, ...]
     first_nodes: tuple[Node, ...]
-    """Steps that wait for nothing."""
+    """Steps without predecessors."""
     final_nodes: tuple[Node, ...]
-    """Steps that nothing waits for: their outputs are the result."""
+    """Steps without dependents: their outputs are the result."""
     index_by_method: Mapping[str, int]
     """The index of each step, by the name of its method."""
 
     @property
     def step_numbers(self) -> dict[str, int]:
-        """The numbers of the steps, by what the journal calls them."""
+        """The numbers of the steps, by their names in the journal."""
         return {node.name: node.number for node in self.nodes}
 
     def build_signature(self) -> tuple[Signature, dict[str, Any]]:
@@ -85,7 +85,7 @@ class Graph:
         return Signature(parameters), hints
 
     def build_result_type(self, name: str) -> Any:
-        """The annotation of the result: the output of the only final step, or a dict with those of all."""
+        """The annotation of the result: that of the only final step, or a dict with those of all."""
         if len(self.final_nodes) == 1:
             node = self.final_nodes[0]
             if node.can_be_skipped and node.output_type is not Parameter.empty:
@@ -102,19 +102,19 @@ class Graph:
 
 
 def get_fan_out_names(function: Callable[..., Any]) -> set[str]:
-    """What the journal calls the fan-outs of a workflow; none, unless this function runs a class workflow."""
+    """The names of a workflow's fan-outs in the journal; empty unless this function runs a class workflow."""
     graph: Graph | None = getattr(function, "holdfast_graph", None)
     return set() if graph is None else {node.name for node in graph.nodes if node.each is not None}
 
 
 def get_conditions(function: Callable[..., Any]) -> list[Callable[..., Any]] | None:
-    """The ``when=`` functions of a workflow; ``None``, unless this function runs a class workflow."""
+    """The ``when=`` functions of a workflow; ``None`` unless this function runs a class workflow."""
     graph: Graph | None = getattr(function, "holdfast_graph", None)
     return None if graph is None else [node.condition.function for node in graph.nodes if node.condition is not None]
 
 
 def build_graph(members: Sequence[Member], template_fields: Sequence[str], subject: str) -> Graph:
-    """Wire the steps of a class; every mistake in the wiring is told here."""
+    """Connect the steps of a class. Raises ``DefinitionError`` for every mistake in their declarations."""
     return _GraphBuilder(members, template_fields, subject).build()
 
 
@@ -127,22 +127,17 @@ class _GraphBuilder:
         self._member_by_number = {member.number: member for member in members}
         self._index_by_method = {member.method_name: index for index, member in enumerate(members)}
         self._depends_on = {
-            one.method_name: self._resolve_references(one, one.declaration.depends_on, "depends_on") for one in members
+            one: self._resolve_references(one, one.declaration.depends_on, "depends_on") for one in members
         }
-        self._predecessors = {
-            one.method_name: list(
-                dict.fromkeys(
-                    [*self._depends_on[one.method_name], *self._resolve_references(one, one.declaration.after, "after")]
-                )
-            )
-            for one in members
-        }
-        """All that must have ended before a step."""
-        self._dependents: dict[str, list[Member]] = {member.method_name: [] for member in members}
-        """All that waits for a step."""
+        self._predecessors: dict[Member, list[Member]] = {}
+        """The steps that must end before a step."""
+        self._dependents: dict[Member, list[Member]] = {member: [] for member in members}
+        """The steps that wait for a step."""
         for member in members:
-            for before in self._predecessors[member.method_name]:
-                self._dependents[before.method_name].append(member)
+            after = self._resolve_references(member, member.declaration.after, "after")
+            self._predecessors[member] = list(dict.fromkeys([*self._depends_on[member], *after]))
+            for predecessor in self._predecessors[member]:
+                self._dependents[predecessor].append(member)
 
     def build(self) -> Graph:
         self._check_acyclic()
@@ -154,34 +149,25 @@ class _GraphBuilder:
             if field in self._member_by_method:
                 raise DefinitionError(
                     f"{self._subject}: {field!r} is both a field of a template (id= or a queue's key=), and so an "
-                    "input, "
-                    f"and the method of step {self._member_by_method[field].number}: rename one of them"
+                    f"input, and the method of step {self._member_by_method[field].number}: rename one of them"
                 )
         roots = [member for member in self._members if not member.declaration.depends_on]
         names = dict.fromkeys([*self._template_fields, *(name for member in roots for name in member.parameters)])
         sources = {
-            one.method_name: bind_step(
-                one, self._depends_on[one.method_name], names, self._member_by_method, self._subject
-            )
+            one: bind_step(one, self._depends_on[one], names, self._member_by_method, self._subject)
             for one in self._members
         }
-        each = {
-            one.method_name: choose_item_parameter(one, sources[one.method_name], self._subject)
-            for one in self._members
-        }
+        each = {one: choose_item_parameter(one, sources[one], self._subject) for one in self._members}
         inputs = collect_inputs(self._members, sources, each, self._template_fields, self._subject)
         known = [one.name for one in inputs]
         conditions = {
-            one.method_name: bind_condition(
-                one, self._depends_on[one.method_name], self._find_ancestors(one.method_name), known, self._subject
-            )
+            one: bind_condition(one, self._depends_on[one], self._find_ancestors(one), known, self._subject)
             for one in self._members
-            if one.declaration.when is not None
         }
         nodes: dict[str, Node] = {}
         for member in self._sort_topologically():
             nodes[member.method_name] = self._build_node(
-                member, sources[member.method_name], each[member.method_name], conditions.get(member.method_name), nodes
+                member, sources[member], each[member], conditions[member], nodes
             )
         in_order = tuple(nodes[member.method_name] for member in self._members)
         return Graph(
@@ -200,57 +186,45 @@ class _GraphBuilder:
         condition: Condition | None,
         nodes: Mapping[str, Node],
     ) -> Node:
-        dependencies = [one.method_name for one in self._depends_on[member.method_name]]
-        taken = {source.step for source in sources}
-        # `None` is no list of items, and a default is none either.
+        index_of = self._index_by_method
+        bound = {source.step for source in sources}
+        # Neither `None` nor a default can replace a list of items.
         sources = [one._replace(if_skipped="skip") if one.parameter == each else one for one in sources]
-        silent = [one for one in dependencies if one not in taken]
-        skips_with = {one.step for one in sources if one.step is not None and one.if_skipped == "skip"} | set(silent)
+        unbound = [one.method_name for one in self._depends_on[member] if one.method_name not in bound]
+        skips_with = {one.step for one in sources if one.step is not None and one.if_skipped == "skip"} | set(unbound)
         output = member.get_annotation("return")
         return Node(
-            index=self._index_by_method[member.method_name],
+            index=index_of[member.method_name],
             number=member.number,
             name=member.definition.name,
             step=Step(member.definition),
             sources=tuple(
-                (
-                    one.parameter,
-                    None if one.step is None else self._index_by_method[one.step],
-                    one.input,
-                    one.if_skipped,
-                )
+                (one.parameter, None if one.step is None else index_of[one.step], one.input, one.if_skipped)
                 for one in sources
             ),
-            unbound_dependencies=tuple(self._index_by_method[one] for one in silent),
+            unbound_dependencies=tuple(index_of[name] for name in unbound),
             condition=condition,
             each=each,
             max_concurrency=member.declaration.max_concurrency or DEFAULT_MAX_CONCURRENCY,
-            predecessor_count=len(self._predecessors[member.method_name]),
-            dependents=tuple(self._index_by_method[one.method_name] for one in self._dependents[member.method_name]),
+            predecessor_count=len(self._predecessors[member]),
+            dependents=tuple(index_of[one.method_name] for one in self._dependents[member]),
             can_be_skipped=condition is not None or any(nodes[one].can_be_skipped for one in skips_with),
             output_type=output if each is None else to_list_type(output),
         )
 
-    # Which step is meant
-
     def _resolve_references(self, member: Member, references: Sequence[Reference], option: str) -> list[Member]:
-        found = [self._resolve_reference(member, reference, option) for reference in references]
-        return list({one.method_name: one for one in found}.values())
+        return list(dict.fromkeys(self._resolve_reference(member, reference, option) for reference in references))
 
     def _resolve_reference(self, member: Member, reference: Reference, option: str) -> Member:
-        found = (
-            self._member_by_number.get(reference)
-            if isinstance(reference, int)
-            else self._member_by_method.get(reference)
-        )
+        by_number = isinstance(reference, int)
+        found = self._member_by_number.get(reference) if by_number else self._member_by_method.get(reference)
         if found is None:
             known = ", ".join(map(str, self._members))
             close = difflib.get_close_matches(str(reference), self._member_by_method, 1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise DefinitionError(
                 f"{self._subject}: step {member} has {option}={reference!r}, but there is no such step.{hint} The "
-                "steps "
-                f"are: {known}."
+                f"steps are: {known}."
             )
         if found is member:
             raise DefinitionError(
@@ -260,44 +234,42 @@ class _GraphBuilder:
         return found
 
     def _check_acyclic(self) -> None:
-        done: set[str] = set()
+        done: set[Member] = set()
         for start in self._members:
-            way: dict[str, Member] = {}
+            path: list[Member] = []
             todo: list[tuple[Member, bool]] = [(start, False)]
             while todo:
-                member, is_over = todo.pop()
-                if is_over:
-                    done.add(way.popitem()[0])
-                elif member.method_name in way:
-                    on_the_way = list(way.values())
-                    cycle = [*on_the_way[on_the_way.index(member) :], member]
+                member, is_visited = todo.pop()
+                if is_visited:
+                    done.add(path.pop())
+                elif member in path:
+                    cycle = [*path[path.index(member) :], member]
                     raise DefinitionError(
                         f"{self._subject}: its steps wait for each other: {' -> '.join(map(str, cycle))} (each waits "
-                        "for "
-                        f"the next). Take one of them out of a depends_on= or after=."
+                        "for the next). Take one of them out of a depends_on= or after=."
                     )
-                elif member.method_name not in done:
-                    way[member.method_name] = member
+                elif member not in done:
+                    path.append(member)
                     todo.append((member, True))
-                    todo.extend((one, False) for one in reversed(self._predecessors[member.method_name]))
+                    todo.extend((one, False) for one in reversed(self._predecessors[member]))
 
-    def _find_ancestors(self, method: str) -> list[str]:
-        """All steps before one, the nearest first."""
+    def _find_ancestors(self, member: Member) -> list[str]:
+        """The methods of all steps before one, the nearest first."""
         found: dict[str, None] = {}
-        todo = [one.method_name for one in self._predecessors[method]]
-        for one in todo:
-            if one not in found:
-                found[one] = None
-                todo.extend(before.method_name for before in self._predecessors[one])
+        todo = list(self._predecessors[member])
+        for ancestor in todo:
+            if ancestor.method_name not in found:
+                found[ancestor.method_name] = None
+                todo.extend(self._predecessors[ancestor])
         return list(found)
 
     def _sort_topologically(self) -> list[Member]:
-        """The steps, each after all that it waits for."""
-        missing = {method: len(before) for method, before in self._predecessors.items()}
-        ordered = [member for member in self._members if not missing[member.method_name]]
+        """The steps, each after its predecessors."""
+        pending_counts = {member: len(before) for member, before in self._predecessors.items()}
+        ordered = [member for member in self._members if not pending_counts[member]]
         for member in ordered:
-            for after in self._dependents[member.method_name]:
-                missing[after.method_name] -= 1
-                if not missing[after.method_name]:
-                    ordered.append(after)
+            for dependent in self._dependents[member]:
+                pending_counts[dependent] -= 1
+                if not pending_counts[dependent]:
+                    ordered.append(dependent)
         return ordered

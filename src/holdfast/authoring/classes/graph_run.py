@@ -1,13 +1,13 @@
-"""Carrying a graph out, with ordinary asyncio on a run's loop.
+"""Executes a graph, with ordinary asyncio on a run's loop.
 
-A chain of steps runs in one task: whoever finishes a step goes on with what that has made ready. Where several steps
-become ready together, the first by number goes on in the same task, and each of the others gets a task of its own; so
-they are issued in the order of their numbers, and run side by side.
+A chain of steps runs in one task: after a step, the task continues with a step that this has made ready. If several
+steps become ready together, the first by number continues in the same task, and each of the others gets its own task.
+So they are issued in the order of their numbers, and run concurrently.
 
-When a step fails, nothing new begins, but what is under way is waited for: it is recorded then, so that a retry repeats
-only what failed, and compensations know of it. The first failure, in the order of the journal, is raised in the end.
-That is why failures are kept here and not raised into the task group, which would cancel the others. A cancellation of
-the run, in contrast, cancels what is under way, as in any workflow.
+When a step fails, nothing new starts, but the run waits for steps in flight: they are recorded, so a retry repeats only
+what failed, and compensations know of them. In the end, the first failure in the order of the journal is raised. That
+is why failures are collected here and not raised into the task group, which would cancel the others. A cancellation of
+the run, in contrast, cancels steps in flight, as in any workflow.
 
 Everything is decided by outputs and inputs, which are recorded, and by ``when=`` functions, which are workflow code.
 """
@@ -28,13 +28,13 @@ from holdfast.errors import RunParked, UsageError
 
 _PENDING: Any = object()
 _SKIPPED: Any = object()
-"""In place of the output of a step that has not ended, or was skipped."""
+"""Outputs of a step that has not ended, and of one that was skipped."""
 
 _EXIT_EXCEPTIONS = (asyncio.CancelledError, RunParked, GeneratorExit)
 """Not failures of a step: the run is cancelled, or leaves memory."""
 
 NodeCall = tuple[Node, dict[str, Any]]
-"""A step that is to begin, with its arguments."""
+"""A step to execute, with its arguments."""
 
 
 def make_runner(graph: Graph) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -56,7 +56,7 @@ class _GraphRun:
         self._pending_counts = [node.predecessor_count for node in graph.nodes]
         self._failure: BaseException | None = None
         self._origins: list[FailureOrigin] = []
-        """The records of all failed steps: a retry is to repeat each of them."""
+        """The records of all failed steps: a retry repeats each of them."""
         self._tasks = asyncio.TaskGroup()
         execution = get_current_execution()
         assert execution is not None  # it is workflow code
@@ -71,7 +71,7 @@ class _GraphRun:
             try:
                 raise failure
             finally:
-                del failure  # its traceback holds this frame: in turn it would be held until the collector comes
+                del failure  # its traceback holds this frame: a cycle that only the garbage collector would free
         outputs, final = self._outputs, self._graph.final_nodes
         if len(final) == 1:
             output = outputs[final[0].index]
@@ -79,19 +79,19 @@ class _GraphRun:
         return {node.name: outputs[node.index] for node in final if outputs[node.index] is not _SKIPPED}
 
     async def _run_calls(self, calls: Sequence[NodeCall]) -> None:
-        """Carry these out, and whatever becomes ready by that."""
+        """Execute these steps, and those that become ready."""
         while calls:
             node, arguments = calls[0]
-            behind = node.each is not None
+            is_after_fan_out = node.each is not None
             for call in calls[1:]:
-                self._tasks.create_task(self._run_branch(call, behind))
-                behind = behind or call[0].each is not None
+                self._tasks.create_task(self._run_branch(call, is_after_fan_out))
+                is_after_fan_out = is_after_fan_out or call[0].each is not None
             await self._execute_node(node, arguments)
             calls = self._prepare_calls(self._complete_node(node))
 
     async def _run_branch(self, call: NodeCall, is_after_fan_out: bool) -> None:
         if is_after_fan_out and call[0].each is None:
-            await asyncio.sleep(0)  # the items of a fan-out are issued by tasks of their own: let them go first
+            await asyncio.sleep(0)  # the items of a fan-out are issued by their own tasks: let them go first
         if self._failure is None:
             await self._run_calls([call])
 
@@ -114,7 +114,7 @@ class _GraphRun:
                 f"of type `{type(items).__name__}`: let it be a list"
             )
 
-        async def one(item: Any) -> Any:
+        async def run_item(item: Any) -> Any:
             if self._failure is not None:
                 return None
             try:
@@ -124,28 +124,28 @@ class _GraphRun:
             except BaseException as error:
                 self._record_failure(error)
 
-        most = max(1, min(node.max_concurrency, len(items)))  # pyright: ignore[reportUnknownArgumentType]
-        return await fan_out(one, items, max_concurrency=most)  # pyright: ignore[reportUnknownArgumentType]
+        limit = max(1, min(node.max_concurrency, len(items)))  # pyright: ignore[reportUnknownArgumentType]
+        return await fan_out(run_item, items, max_concurrency=limit)  # pyright: ignore[reportUnknownArgumentType]
 
     def _record_failure(self, error: BaseException) -> None:
         self._origins += find_origins(error)
         if self._failure is None:
             self._failure = error
 
-    # What is next
+    # Next steps
 
     def _complete_node(self, node: Node) -> list[Node]:
-        """The steps that were waiting only for this one, in the order of their numbers."""
+        """The steps that waited only for this one, in the order of their numbers."""
         ready: list[Node] = []
-        missing = self._pending_counts
+        pending_counts = self._pending_counts
         for index in node.dependents:
-            missing[index] -= 1
-            if not missing[index]:
+            pending_counts[index] -= 1
+            if not pending_counts[index]:
                 ready.append(self._graph.nodes[index])
         return ready
 
     def _prepare_calls(self, ready: Iterable[Node]) -> list[NodeCall]:
-        """Of the steps that are ready, and those that are by the skipping of others, what is to run, by number."""
+        """The calls of steps that are ready, also because others are skipped, in the order of their numbers."""
         calls: list[NodeCall] = []
         nodes = list(ready)
         for node in nodes:
@@ -173,7 +173,7 @@ class _GraphRun:
         return calls
 
     def _bind_arguments(self, node: Node) -> dict[str, Any] | None:
-        """The arguments of a step; ``None`` if it is skipped because a step was that it cannot do without."""
+        """The arguments of a step; ``None`` if it is skipped because a step that it needs was."""
         outputs, inputs = self._outputs, self._inputs
         arguments: dict[str, Any] = {}
         for parameter, index, name, if_skipped in node.sources:

@@ -1,7 +1,8 @@
-"""Reading a workflow class: its numbered methods, and the instance that they run on.
+"""The numbered methods of a workflow class, and the instance that they run on.
 
-There is one instance in a process, made when the first step needs it. Runs share it, and it is gone with the process:
-what a step keeps on it would not be there after a crash. So once it is made, its attributes cannot be set.
+There is one instance in a process, created when the first step needs it. Runs share it, and it is lost with the
+process: an attribute that a step sets would be missing after a crash. So its attributes cannot be set after
+``__init__``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, cast
 
 from holdfast.authoring.compensation import make_compensation
 from holdfast.authoring.introspection import format_location, resolve_hints
-from holdfast.authoring.step import Step, get_modifiers, make_plain_step, resolve_compensation
+from holdfast.authoring.step import Step, define_step, get_modifiers, resolve_compensation
 from holdfast.authoring.step_declaration import StepDeclaration
 from holdfast.engine.definitions import StepDefinition
 from holdfast.errors import DefinitionError, UsageError
@@ -25,7 +26,7 @@ _KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEY
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """A numbered method, as a step that is tied to the instance."""
+    """A numbered method, as a step that is bound to the instance."""
 
     method_name: str
     definition: StepDefinition
@@ -43,7 +44,7 @@ class Member:
         return f"{self.number} ({self.method_name})"
 
     def get_annotation(self, parameter: str) -> Any:
-        """What a parameter is declared as; ``inspect.Parameter.empty`` if it is not."""
+        """The annotation of a parameter; ``inspect.Parameter.empty`` if it has none."""
         return self.hints.get(parameter, inspect.Parameter.empty)
 
     def has_default(self, parameter: str) -> bool:
@@ -52,7 +53,7 @@ class Member:
 
 
 def read_members(cls: type[Any], subject: str) -> list[Member]:
-    """The numbered steps of a class, by number. Those of its bases count; a method of the same name replaces one."""
+    """The numbered steps of a class, in the order of their numbers. It inherits those of its bases."""
     found = _collect_attributes(cls, subject)
     instance = SharedInstance(cls, subject)
     reader = _MemberReader(found, instance, subject)
@@ -83,7 +84,7 @@ def read_members(cls: type[Any], subject: str) -> list[Member]:
 
 
 def _collect_attributes(cls: type[Any], subject: str) -> dict[str, Any]:
-    """What the class and its bases hold, the nearest definition of each name."""
+    """The attributes of the class and its bases."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         attributes: dict[str, Any] = dict(vars(base))
@@ -104,8 +105,7 @@ def _collect_attributes(cls: type[Any], subject: str) -> dict[str, Any]:
             if inspect.isfunction(attribute) and get_modifiers(attribute):
                 raise DefinitionError(
                     f"{subject}: {name!r} ({format_location(attribute)}) has "
-                    f"{get_modifiers(attribute)[0].decorator_name}, but "
-                    f"is no step: put @step(number) on it"
+                    f"{get_modifiers(attribute)[0].decorator_name}, but is no step: put @step(number) on it"
                 )
             found[name] = attribute
     return found
@@ -118,7 +118,7 @@ def _find_free_number(attributes: dict[str, Any]) -> int:
 
 
 class _MemberReader:
-    """Ties the methods of a class to its instance."""
+    """Binds the methods of a class to its instance."""
 
     def __init__(self, attributes: dict[str, Any], instance: SharedInstance, subject: str) -> None:
         self._attributes = attributes
@@ -168,7 +168,7 @@ class _MemberReader:
         return replace(definition, function=function, parameters=definition.parameters[1:])
 
     def _resolve_compensation(self, value: Any, subject: str) -> StepDefinition:
-        """What ``compensate=`` names: a method of the class, by its name or as it is, or a function of the module."""
+        """The value of ``compensate=``: a method of the class, by its name or as a function, or another function."""
         if isinstance(value, str):
             method = value
             if method not in self._attributes or not callable(self._attributes[method]):
@@ -180,7 +180,7 @@ class _MemberReader:
                 )
             value = self._attributes[method]
         else:
-            # The class body's own names are there when `compensate=` is written: a method comes as the function it is.
+            # In the class body, a method is still a plain function.
             method = next((name for name, one in self._attributes.items() if one is value), "")
         if not method:
             return resolve_compensation(value, subject)
@@ -190,7 +190,7 @@ class _MemberReader:
                 f"anyway: drop its number"
             )
         self._compensation_methods.add(method)
-        definition: StepDefinition = value.definition if isinstance(value, Step) else make_plain_step(value)
+        definition: StepDefinition = value.definition if isinstance(value, Step) else define_step(value)
         return self._bind_to_instance(definition, f"{subject}: its compensation {method!r}")
 
 
@@ -213,14 +213,14 @@ class SharedInstance:
                 f"arguments: give those of `__init__` defaults, and make what belongs to a run an input of a step."
             ) from None
         except ValueError:
-            pass  # a class without a signature takes what it takes
+            pass  # the class has no signature to check
         self._cls = cls
         self._instance: Any = None
         self._lock = threading.Lock()
         self._forbid_assignment()
 
     def get(self) -> Any:
-        """The instance, made when it is first asked for."""
+        """The instance, created on first use."""
         if self._instance is None:
             with self._lock:  # plain steps run in threads
                 if self._instance is None:

@@ -1,12 +1,12 @@
 """Where each parameter of a step gets its value from.
 
-Inputs are the parameters of steps without ``depends_on``, and the fields of the templates. For a step with
-dependencies, by one rule after the other: (1) a parameter named like a dependency's method takes its output; (2) one
-named like an input takes the input; (3) if exactly one dependency is left, the first parameter that is left takes its
-output; (4) whatever is left is a further input, which may stay at its default. Two or more dependencies that are left
-are a mistake, and so is a name that could mean two things.
+Inputs are the parameters of steps without ``depends_on``, and the fields of the templates. The parameters of a step
+with dependencies are bound by these rules, in this order: (1) a parameter named like a dependency's method takes its
+output; (2) one named like an input takes the input; (3) if exactly one dependency is left, the first remaining
+parameter takes its output; (4) every other parameter is a further input, which may have a default. Two or more
+remaining dependencies are an error, and so is a name with two meanings.
 
-All of it is decided when the class is defined, from names alone.
+All of this is decided when the class is defined, from names alone.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Source(NamedTuple):
 
     parameter: str
     step: str | None
-    """The method whose output it takes; ``None``: the input ``input``."""
+    """The method with the output that it takes; ``None``: it takes the input ``input``."""
     input: str = ""
     if_skipped: IfSkipped = "skip"
-    """What happens when that step was skipped: it takes ``None``, stays at its default, or its own step is skipped."""
+    """What happens if that step was skipped: take ``None``, take the default, or skip this step, too."""
 
 
 class Condition(NamedTuple):
-    """A ``when=`` with what it is called with."""
+    """A ``when=`` function, with the sources of its arguments."""
 
     function: Callable[..., Any]
     positional: tuple[Source, ...]
@@ -47,22 +47,22 @@ def bind_step(
     member: Member, dependencies: Sequence[Member], inputs: Collection[str], steps: Mapping[str, Member], subject: str
 ) -> list[Source]:
     """The source of every parameter of one step."""
-    of_method = {one.method_name: one for one in dependencies}
-    taken: dict[str, str | None] = {}
+    methods = {one.method_name for one in dependencies}
+    bound: dict[str, str | None] = {}
     for name in member.parameters:
-        if name in of_method:
-            taken[name] = name
+        if name in methods:
+            bound[name] = name
         elif name in steps:
             raise DefinitionError(_describe_undeclared_dependency(member, name, steps[name], subject))
         elif name in inputs:
-            taken[name] = None
-    left = [one for one in dependencies if one.method_name not in taken]
-    free = [name for name in member.parameters if name not in taken]
-    if len(left) > 1:
-        raise DefinitionError(_describe_ambiguous_outputs(member, left, subject))
-    if left and free:
-        taken[free[0]] = left[0].method_name
-    return [_make_source(member, name, taken.get(name)) for name in member.parameters]
+            bound[name] = None
+    unbound = [one for one in dependencies if one.method_name not in bound]
+    free = [name for name in member.parameters if name not in bound]
+    if len(unbound) > 1:
+        raise DefinitionError(_describe_ambiguous_outputs(member, unbound, subject))
+    if unbound and free:
+        bound[free[0]] = unbound[0].method_name
+    return [_make_source(member, name, bound.get(name)) for name in member.parameters]
 
 
 def _make_source(member: Member, parameter: str, step: str | None) -> Source:
@@ -80,8 +80,7 @@ def _describe_undeclared_dependency(member: Member, name: str, other: Member, su
     if not member.declaration.depends_on or other is member:
         return (
             f"{subject}: {name!r} is both an input, of step {member}, and the method of step {other.number}. Rename "
-            "the "
-            f"parameter, or write depends_on={other.number} if it is to take that step's output."
+            f"the parameter, or write depends_on={other.number} if it is to take that step's output."
         )
     return (
         f"{subject}: the parameter {name!r} of step {member} is named like step {other}, which it does not depend on. "
@@ -94,9 +93,8 @@ def _describe_ambiguous_outputs(member: Member, unbound: Sequence[Member], subje
     call = f"def {member.method_name}(self, {', '.join(names)})"
     return (
         f"{subject}: step {member} depends on {_format_steps(unbound)}, and it is not clear which of its parameters "
-        "take their "
-        f"outputs. Name the parameters like the methods, `{call}`; a step that must only come before is named with "
-        f"`after=`."
+        f"take their outputs. Name the parameters like the methods, `{call}`; a step that must only come before is "
+        "named with `after=`."
     )
 
 
@@ -123,8 +121,7 @@ def choose_item_parameter(member: Member, sources: Sequence[Source], subject: st
     if member.has_default(each):
         raise DefinitionError(
             f"{subject}: the parameter {each!r} of step {member} takes the items of a list one by one, so it cannot "
-            "have "
-            f"a default: drop it"
+            "have a default: drop it"
         )
     return each
 
@@ -132,7 +129,7 @@ def choose_item_parameter(member: Member, sources: Sequence[Source], subject: st
 def bind_condition(
     member: Member, dependencies: Sequence[Member], ancestors: Collection[str], inputs: Collection[str], subject: str
 ) -> Condition | None:
-    """What the ``when=`` of a step is called with."""
+    """The ``when=`` of a step, with the sources of its arguments; ``None``: it has none."""
     when = member.declaration.when
     if when is None:
         return None
@@ -147,34 +144,33 @@ def bind_condition(
     parameters = _get_parameters(when)
     if parameters and parameters[0].name == "self":
         raise DefinitionError(f"{label} takes `self`. It is a plain function of earlier outputs and inputs: drop it.")
-    taken: dict[str, Source] = {}
-    left: list[inspect.Parameter] = []
+    bound: dict[str, Source] = {}
+    unbound: list[inspect.Parameter] = []
     for parameter in parameters:
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
             raise DefinitionError(f"{label} has the parameter `{parameter}`: name what it needs")
         if parameter.name in ancestors:
-            taken[parameter.name] = Source(parameter.name, parameter.name, if_skipped="none")
+            bound[parameter.name] = Source(parameter.name, parameter.name, if_skipped="none")
         elif parameter.name in inputs:
-            taken[parameter.name] = Source(parameter.name, None, parameter.name)
+            bound[parameter.name] = Source(parameter.name, None, parameter.name)
         else:
-            left.append(parameter)
-    # As for steps, also one with a default: that of `bool` has one.
-    if len(left) > 1:
-        left = [parameter for parameter in left if parameter.default is inspect.Parameter.empty]
-    if len(left) == 1 and len(dependencies) == 1 and dependencies[0].method_name not in taken:
-        only = left.pop()
-        taken[only.name] = Source(only.name, dependencies[0].method_name, if_skipped="none")
-    left = [parameter for parameter in left if parameter.default is inspect.Parameter.empty]
-    if left:
+            unbound.append(parameter)
+    required = [parameter for parameter in unbound if parameter.default is inspect.Parameter.empty]
+    # As for steps, the only parameter may have a default: that of `bool` does.
+    candidates = unbound if len(unbound) == 1 else required
+    if len(candidates) == 1 and len(dependencies) == 1 and dependencies[0].method_name not in bound:
+        name = candidates[0].name
+        bound[name] = Source(name, dependencies[0].method_name, if_skipped="none")
+    missing = [parameter.name for parameter in required if parameter.name not in bound]
+    if missing:
         known = ", ".join([*ancestors, *inputs]) or "none"
         raise DefinitionError(
-            f"{label} takes {', '.join(repr(parameter.name) for parameter in left)}, which is neither a step before it "
-            f"nor an input (there are: {known})"
+            f"{label} takes {', '.join(map(repr, missing))}, which is neither a step before it nor an input (there "
+            f"are: {known})"
         )
-    bound = [parameter for parameter in parameters if parameter.name in taken]
-    by_place = [one for one in bound if one.kind is inspect.Parameter.POSITIONAL_ONLY]
-    by_name = [one for one in bound if one.kind is not inspect.Parameter.POSITIONAL_ONLY]
-    return Condition(when, tuple(taken[one.name] for one in by_place), tuple(taken[one.name] for one in by_name))
+    positional = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.name in bound]
+    named = [one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY and one.name in bound]
+    return Condition(when, tuple(bound[name] for name in positional), tuple(bound[name] for name in named))
 
 
 def _get_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -185,7 +181,7 @@ def _get_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 class Input(NamedTuple):
-    """An input of the workflow, with all that its steps say of it."""
+    """An input of the workflow, as its steps declare it."""
 
     name: str
     annotation: Any
@@ -194,34 +190,34 @@ class Input(NamedTuple):
 
 def collect_inputs(
     members: Sequence[Member],
-    sources: Mapping[str, Sequence[Source]],
-    each: Mapping[str, str | None],
+    sources: Mapping[Member, Sequence[Source]],
+    each: Mapping[Member, str | None],
     template_fields: Sequence[str],
     subject: str,
 ) -> list[Input]:
     """The inputs, in the order in which the templates and then the steps name them."""
     users: dict[str, list[Member]] = {field: [] for field in template_fields}
     for member in members:
-        for source in sources[member.method_name]:
+        for source in sources[member]:
             if source.step is None:
                 users.setdefault(source.input, []).append(member)
     for member in members:
-        for source in sources[member.method_name]:
+        for source in sources[member]:
             if source.step is not None and source.parameter != source.step and source.parameter in users:
-                taker = users[source.parameter][0]
+                user = users[source.parameter][0]
                 raise DefinitionError(
-                    f"{subject}: {source.parameter!r} is an input of step {taker}, but in step {member} it would take "
+                    f"{subject}: {source.parameter!r} is an input of step {user}, but in step {member} it would take "
                     f"the output of {source.step!r}. Name it {source.step!r} there, or rename the input."
                 )
-    return [_make_input(name, takers, each, subject) for name, takers in users.items()]
+    return [_make_input(name, consumers, each, subject) for name, consumers in users.items()]
 
 
-def _make_input(name: str, consumers: Sequence[Member], each: Mapping[str, str | None], subject: str) -> Input:
+def _make_input(name: str, consumers: Sequence[Member], each: Mapping[Member, str | None], subject: str) -> Input:
     annotation: Any = inspect.Parameter.empty
     by: Member | None = None
     for member in consumers:
         declared = member.get_annotation(name)
-        if each[member.method_name] == name:
+        if each[member] == name:
             declared = to_list_type(declared)
         if declared is inspect.Parameter.empty or declared is Any:
             continue
@@ -243,7 +239,7 @@ def to_list_type(annotation: Any) -> Any:
 
 
 def can_be_none(annotation: Any) -> bool:
-    """Whether a parameter that is declared so may be ``None``."""
+    """Whether a parameter with this annotation may be ``None``."""
     if annotation is None or annotation is NoneType or annotation is Any or annotation is object:
         return True
     if hasattr(annotation, "__value__"):  # ``type Name = ...``

@@ -100,8 +100,8 @@ class RunLog:
     def log_takeover(self, run: Run, *, record_count: int = 0, step: str = "") -> None:
         """A run of a dead worker is taken over, with its records; or only a step of it."""
         subject = f"step {step!r} of run {run.id!r}" if step else f"run {run.id!r} of workflow {run.workflow!r}"
-        kept = "1 recorded outcome is kept" if record_count == 1 else f"{record_count} recorded outcomes are kept"
-        suffix = f" ({kept})" if record_count else ""
+        kept_text = "1 recorded outcome is kept" if record_count == 1 else f"{record_count} recorded outcomes are kept"
+        suffix = f" ({kept_text})" if record_count else ""
         fields = {"run_id": run.id, "workflow": run.workflow, **({"step": step} if step else {})}
         self._emit(logging.WARNING, "%s is taken over after its worker died%s", subject, suffix, **fields)
 

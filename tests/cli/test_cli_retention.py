@@ -59,7 +59,7 @@ def test_dead_runs_are_purged_and_others_are_not(dead: Project):
     assert dead.here("dead", "purge", "--all").code == 2
     output = dead.here("dead", "purge", "etl-acme", "--yes")
     assert output.code == 1
-    assert "kept 1 run: it belongs to a run that is not to be deleted, by its state or workflow\n    etl-" in output.out
+    assert "kept 1 run: it is related to a run that is kept because of its state or workflow\n    etl-" in output.out
     assert dead.here("dead", "purge", "crasher", "--dry-run").out.startswith("would delete 1 run and 0 records")
     assert dead.here("dead", "purge", "--all", "--older-than", "30d", "--yes").out.startswith("deleted 0 runs")
     assert dead.here("dead", "purge", "crasher", "--yes").out.startswith("deleted 1 run and 0 records")
@@ -90,7 +90,7 @@ def test_prune_refuses_what_makes_no_sense(dead: Project, words: tuple[str, ...]
 
 def test_prune_keeps_a_family_that_has_not_ended_and_says_why(undone: Project):
     done = undone.here("prune", "--older-than", "0s", "--yes")
-    assert "a run of its family or conversation has not ended\n" in done.out
+    assert "a related run, or one of its session, has not ended\n" in done.out
     assert {"small", "small-leaf-0"} <= ids(undone)
 
 

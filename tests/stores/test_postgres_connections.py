@@ -465,17 +465,21 @@ class TestConnectionWorkers:
         connection.execute("CREATE TABLE dead (n int PRIMARY KEY, times int); INSERT INTO dead VALUES (1, 0), (2, 0)")
         other = OpenedWorker(url)
         both = threading.Barrier(2)
+        committed = threading.Event()
         begun: list[int] = []
 
         def work(first: int, second: int, d: Database) -> None:
             d.ask("SET deadlock_timeout = '20ms'")
             d.ask("BEGIN")
             begun.append(first)
+            if len(begun) > 2:  # a retry that locks its first row before the other session has it deadlocks again
+                committed.wait(10)
             d.ask("UPDATE dead SET times = times + 1 WHERE n = %s", first)
             if len(begun) <= 2:
                 both.wait(10)
             d.ask("UPDATE dead SET times = times + 1 WHERE n = %s", second)
             d.ask("COMMIT")
+            committed.set()
 
         await asyncio.gather(
             opened.worker.run_in_thread(partial(work, 1, 2)), other.worker.run_in_thread(partial(work, 2, 1))

@@ -40,8 +40,8 @@ def get_time_zone(name: str) -> tzinfo:
     city = {zone.rpartition("/")[2].lower(): zone for zone in sorted(known, reverse=True)}
     wanted = name.lower().replace(" ", "_")
     close = difflib.get_close_matches(wanted, by_lower, 1) or difflib.get_close_matches(wanted, city, 1)
-    meant = f" Did you mean {by_lower.get(close[0]) or city[close[0]]!r}?" if close else ""
-    raise UsageError(f"time zone {name!r} is not known.{meant} Names are like 'Europe/Berlin', or 'UTC'")
+    suggestion = f" Did you mean {by_lower.get(close[0]) or city[close[0]]!r}?" if close else ""
+    raise UsageError(f"time zone {name!r} is not known.{suggestion} Names are like 'Europe/Berlin', or 'UTC'")
 
 
 def get_utc_offset_s(zone: tzinfo, timestamp: int) -> int:

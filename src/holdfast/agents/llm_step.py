@@ -336,8 +336,8 @@ class _LlmStepCaller:
         feedback = self.output_spec.get_feedback(response)
         if feedback is not None or self.output_spec.is_final(response):
             return feedback
-        how = "as a text" if self.output_spec.is_text else f"by calling `{ANSWER_TOOL}`"
-        return f"There is no tool `{response.tool_calls[0].tool_name}`. Please give your answer {how}."
+        form = "as a text" if self.output_spec.is_text else f"by calling `{ANSWER_TOOL}`"
+        return f"There is no tool `{response.tool_calls[0].tool_name}`. Please give your answer {form}."
 
     async def _prompt_to_messages(self, prompt: Any) -> list[ModelMessage]:
         """The messages for a prompt that the user's function has returned."""

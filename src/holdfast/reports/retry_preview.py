@@ -60,9 +60,9 @@ def preview_retry(
             return RetryReport(False, False, rewound_seqs, message)
     retry = f"`{format_command('retry', run.id)}`"
     if not rewound:
-        kept = f"goes on from its {format_count(record_count, 'record')}" if record_count else "begins anew"
+        start = f"goes on from its {format_count(record_count, 'record')}" if record_count else "begins anew"
         hint = "" if run.state is RunState.CANCELLED else ": see to the cause first"
-        return RetryReport(True, False, rewound_seqs, f"{retry} {kept}{hint}")
+        return RetryReport(True, False, rewound_seqs, f"{retry} {start}{hint}")
     records = format_list([describe_record(record) for record in rewound])
     also = f"; {describe_retried_children(children)}" if children else ""
     if any(one.rewind is not None and one.rewind.once_seqs for one in (run, *children)):

@@ -350,27 +350,27 @@ def _validate_arguments(row: Approval, arguments: Mapping[str, Any] | None) -> d
 def _check_answer(row: Approval, answer: Answer) -> None:
     """Raise ``InputError`` unless this yes answers the question."""
     question = row.request
-    what = f"approval {row.id} ({question.question!r})"
+    label = f"approval {row.id} ({question.question!r})"
     if answer.arguments is not None:
         if not question.tool:
-            raise InputError(f"{what} is no call of a tool: it has no arguments to edit")
-        unfit = f"the arguments for {what} do not fit tool {question.tool!r}"
+            raise InputError(f"{label} is no call of a tool: it has no arguments to edit")
+        unfit = f"the arguments for {label} do not fit tool {question.tool!r}"
         _check_schema(question, answer.arguments, unfit, "arguments")
     if question.tool:
         if answer.value is not None:
             raise InputError(
-                f"{what} is a call of tool {question.tool!r}: approve of it without a value, or with other arguments="
+                f"{label} is a call of tool {question.tool!r}: approve of it without a value, or with other arguments="
             )
     elif question.choices:
         if answer.value not in question.choices:
-            said = "needs a choice" if answer.value is None else f"cannot be answered with {answer.value!r}"
-            raise InputError(f"{what} {said}: choose one of {', '.join(question.choices)}")
+            problem = "needs a choice" if answer.value is None else f"cannot be answered with {answer.value!r}"
+            raise InputError(f"{label} {problem}: choose one of {', '.join(question.choices)}")
     elif question.form_schema:
         if answer.value is None and _find_violations(question, None):
-            raise InputError(f"{what} needs a value: {describe_form(json.loads(question.form_schema))}")
-        _check_schema(question, answer.value, f"the value for {what} does not fit its form")
+            raise InputError(f"{label} needs a value: {describe_form(json.loads(question.form_schema))}")
+        _check_schema(question, answer.value, f"the value for {label} does not fit its form")
     elif answer.value not in (None, True):
-        raise InputError(f"{what} is answered with yes or no: approve of it without a value, or deny it")
+        raise InputError(f"{label} is answered with yes or no: approve of it without a value, or deny it")
 
 
 def _check_schema(request: ApprovalRequest, value: Any, subject: str, location: str = "value") -> None:

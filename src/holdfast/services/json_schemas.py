@@ -266,14 +266,14 @@ def _make_bounded_validator(dialect: Any) -> Any:
 def _count_steps(name: str, rule: Callable[..., Iterable[Any] | None]) -> Callable[..., Iterator[Any]]:
     visits, searches = name in _ITERATING_KEYWORDS, name != "enum"  # a value is looked up in an enum
 
-    def counted(checker: Any, said: Any, value: Any, schema: Any) -> Iterator[Any]:
+    def counted(checker: Any, keyword: Any, value: Any, schema: Any) -> Iterator[Any]:
         steps = 1
-        if searches and isinstance(said, dict | list):
-            steps += len(cast("list[Any]", said)) // _NAMES_PER_STEP
+        if searches and isinstance(keyword, dict | list):
+            steps += len(cast("list[Any]", keyword)) // _NAMES_PER_STEP
         if visits and isinstance(value, dict | list):
             steps += len(cast("list[Any]", value)) // _ITEMS_PER_STEP
         _spend_steps(steps)
-        for fault in rule(checker, said, value, schema) or ():
+        for fault in rule(checker, keyword, value, schema) or ():
             _spend_steps(len(fault.message) // _CHARACTERS_PER_STEP)
             yield fault
 
@@ -378,8 +378,8 @@ def _compile_pattern(pattern: str) -> Callable[[str], object]:
     try:
         return _re2.compile(pattern, options).search
     except _re2.error as error:
-        said = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+        cause = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
         raise UnusableSchema(
-            f"has the pattern {pattern[:100]!r}, which cannot be matched in linear time ({said}): patterns are those "
+            f"has the pattern {pattern[:100]!r}, which cannot be matched in linear time ({cause}): patterns are those "
             f"of RE2, without lookaround and backreferences"
         ) from None

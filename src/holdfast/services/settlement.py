@@ -140,26 +140,26 @@ def _explain_refusal(run: Run, history: History, step: int | str, matched: Recor
                 f"{run.id}` has it found out, and does not run it again; then it can be settled"
             )
         return f"run {run.id!r} has no recorded step {step!r}"
-    which = f"step {matched.position + 1} ({matched.name!r}) of run {run.id!r}"
+    label = f"step {matched.position + 1} ({matched.name!r}) of run {run.id!r}"
     if matched.kind is RecordKind.CHILD and not matched.ok:
         return (
-            f"{which} is run {matched.preview!r}: settle the step there that is of unknown outcome, then let this one "
+            f"{label} is run {matched.preview!r}: settle the step there that is of unknown outcome, then let this one "
             "go "
             f"on with `holdfast retry {run.id}`"
         )
     if matched.is_settled:
-        return f"{which} was settled before, and the run is {run.state}"
+        return f"{label} was settled before, and the run is {run.state}"
     if not is_outcome_unknown(matched):
-        return f"the outcome of {which} is known: it {'was recorded' if matched.ok else 'has failed'}"
+        return f"the outcome of {label} is known: it {'was recorded' if matched.ok else 'has failed'}"
     if run.state not in REOPENABLE:
         return (
-            f"{which} is of unknown outcome, but its code, or the model of its agent, was told, and has gone on from "
+            f"{label} is of unknown outcome, but its code, or the model of its agent, was told, and has gone on from "
             f"that: the run is {run.state}"
         )
     if run.rewind is not None and run.rewind.is_compensated:
         return str(_make_undone_error(run.id))
     return (
-        f"{which} is of unknown outcome, but that is not what ended the run: its code, or the model of its agent, was "
+        f"{label} is of unknown outcome, but that is not what ended the run: its code, or the model of its agent, was "
         f"told, and has gone on. `holdfast fork {run.id} --at {matched.position + 1} --output JSON` makes a new run "
         f"that goes on from there with what you say"
     )
@@ -185,9 +185,9 @@ def _narrow_rewind(run: Run, records: Sequence[Record], settled: Record) -> Rewi
     maybe = (
         {record.seq for record in records if record.kind is RecordKind.STEP} - {settled.seq} if -1 in others else others
     )
-    again = [record for record in records if record.seq in maybe and rewind.should_remove(record)]
-    if again:
-        names = ", ".join(f"{record.position + 1} ({record.name!r})" for record in again)
+    repeated = [record for record in records if record.seq in maybe and rewind.should_remove(record)]
+    if repeated:
+        names = ", ".join(f"{record.position + 1} ({record.name!r})" for record in repeated)
         raise SettleRefused(
             f"step {settled.position + 1} ({settled.name!r}) of run {run.id!r} cannot be settled in this run: its code "
             f"has gone on from the unknown outcome to `once` steps (step {names}), which would be taken back and run a "

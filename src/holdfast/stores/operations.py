@@ -32,7 +32,7 @@ class OpStatus(Enum):
     """The answer to an operation."""
 
     DONE = "done"
-    DONE_NOTIFIED = "told"
+    DONE_NOTIFIED = "done_notified"
     """Like ``DONE``, for a finish that put the run's end into the mailbox of a waiting run."""
     FENCED = "fenced"
     """Another worker holds the run now, or it has ended. Nothing was changed."""

@@ -37,14 +37,14 @@ DEFAULT_STATES = frozenset({RunState.COMPLETED, RunState.CANCELLED})
 class KeepReason(StrEnum):
     """Why a run that matches is kept, as text for people."""
 
-    UNFINISHED = "a run of its family or conversation has not ended"
-    RECENT = "a run of its family or conversation has ended since"
-    AWAITED = "an unfinished run waits for it, or has been told of its end"
-    UNCLAIMED_RESULT = "nobody has had its result: the process that started it was killed before"
-    NOT_SELECTED = "it belongs to a run that is not to be deleted, by its state or workflow"
-    NEWEST = "it is one of the newest of its workflow"
-    BUSY = "somebody is changing it just now"
-    UNREADABLE = "its row, or that of a relative, cannot be read"
+    UNFINISHED = "a related run, or one of its session, has not ended"
+    RECENT = "a related run, or one of its session, ended too recently"
+    AWAITED = "an unfinished run waits for its result, or has just received it"
+    UNCLAIMED_RESULT = "its result was never read: the process that started it was killed"
+    NOT_SELECTED = "it is related to a run that is kept because of its state or workflow"
+    NEWEST = "it is among the newest runs of its workflow"
+    BUSY = "another process is changing it"
+    UNREADABLE = "its row, or the row of a related run, cannot be read"
 
 
 @dataclass(slots=True)

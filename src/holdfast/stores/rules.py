@@ -167,7 +167,7 @@ def get_reopened_cancel_state(is_recorded: bool) -> CancelState:
 class LinkAction(Enum):
     """What to do with a link of a reopened run when the end of the linked run is not in its journal."""
 
-    KEEP = "leave"
+    KEEP = "keep"
     AWAIT = "await"
     """Wait for the linked run as if it had just been started."""
     DROP = "drop"

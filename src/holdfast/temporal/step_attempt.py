@@ -193,10 +193,10 @@ class StepAttempt:
     async def _encode_outcome(self, value: Any) -> Outcome:
         step = self.step
         self._used = None if step.read_usage is None else step.read_usage(value)
-        what = f"the output of step {step.name!r}"
+        label = f"the output of step {step.name!r}"
         try:
-            payload, _ = step.output_codec.round_trip(value, what)
-            validate_size(payload, what, self.engine.max_value)
+            payload, _ = step.output_codec.round_trip(value, label)
+            validate_size(payload, label, self.engine.max_value)
         except UnrecordableValue as refused:
             return Outcome(encode_error(refused), refused)
         if self.memory_change is not None:
@@ -225,8 +225,8 @@ class StepAttempt:
         await self._save_past(self.past)
 
     def _set_progress(self, context: StepContext, progress: Any) -> None:
-        what = f"the progress of step {context.name!r}"
-        encoded = validate_size(_progress_codec.encode(progress, what), what, self.engine.max_value)
+        label = f"the progress of step {context.name!r}"
+        encoded = validate_size(_progress_codec.encode(progress, label), label, self.engine.max_value)
         self.past = replace(self.past, progress=encoded.decode())
 
     def publish_text(self, context: StepContext, text: str) -> None:

@@ -133,9 +133,9 @@ def find_problems(events: Sequence[CallEvent], journal: JournalTotals, kill_turn
     problems: list[str] = []
     if journal.state is not RunState.COMPLETED:
         problems.append(f"the run is {journal.state}, not completed")
-    for turn, asked in sorted(count_model_calls(events).items()):
-        if (asked, answered[turn]) != (2 if turn == kill_turn else 1, 1):
-            problems.append(f"for turn {turn} the model was asked {asked} and answered {answered[turn]} times")
+    for turn, call_count in sorted(count_model_calls(events).items()):
+        if (call_count, answered[turn]) != (2 if turn == kill_turn else 1, 1):
+            problems.append(f"for turn {turn} the model was asked {call_count} and answered {answered[turn]} times")
     for call, count in started.items():
         if (count, ended[call]) != (1, 1):
             problems.append(f"the tool call {' '.join(call)} began {count} and ended {ended[call]} times")

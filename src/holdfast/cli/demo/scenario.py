@@ -97,8 +97,10 @@ async def _run_demo(out: Console, folder: Path, model: str | None, think_time_s:
     url = resolve_store_url(f"sqlite:///{folder / 'runs.db'}")
     dashboard = DashboardServer(url) if in_browser else None
     kill_turn = KILL_TURN if model is None else 3
-    who = model or f"{len(SCRIPT)} turns"
-    out.print(f"One agent ({who}), two worker processes, one SIGKILL in the middle of turn {kill_turn}.", style="bold")
+    turns = model or f"{len(SCRIPT)} turns"
+    out.print(
+        f"One agent ({turns}), two worker processes, one SIGKILL in the middle of turn {kill_turn}.", style="bold"
+    )
     if model is None:
         out.print(f"The model answers by a script and is priced like {PRICE_MODEL}.", style="dim")
     else:
@@ -236,18 +238,18 @@ class _DemoRun:
             if self._killed_at is not None:
                 self._print_takeover(event, self._killed_at)
         letter = self._letters[event.pid]
-        who, style = f"by worker {letter}", _WORKER_STYLES[letter]
+        worker_text, style = f"by worker {letter}", _WORKER_STYLES[letter]
         if not event.turn:
             if event.status != "started":
-                how = "done" if event.status == "finished" else "failed"
-                self._print(event.at, f"    {event.tool:<12}  {how} {who}", style)
+                outcome = "done" if event.status == "finished" else "failed"
+                self._print(event.at, f"    {event.tool:<12}  {outcome} {worker_text}", style)
         elif event.status == "finished":
             used = format_tokens_and_cost(event.usage)
-            self._print(event.at, f"{event.turn:>2}  model call    {used}, asked {who}", style)
+            self._print(event.at, f"{event.turn:>2}  model call    {used}, asked {worker_text}", style)
         elif event.status == "failed":
-            self._print(event.at, f"{event.turn:>2}  model call    failed, asked {who}", style)
+            self._print(event.at, f"{event.turn:>2}  model call    failed, asked {worker_text}", style)
         elif event.turn == self._kill_turn and self._killed_at is None:
-            self._print(event.at, f"{event.turn:>2}  model call    begun {who}", style)
+            self._print(event.at, f"{event.turn:>2}  model call    begun {worker_text}", style)
             await self._kill_worker(event)
 
     async def _kill_worker(self, call_start: CallEvent) -> None:
@@ -260,8 +262,8 @@ class _DemoRun:
         turn = self._kill_turn
         if any(event.turn == turn and event.status != "started" for event in read_events(self._folder)):
             raise DemoFailed(f"turn {turn} had its answer before the kill came: this machine is too busy, or the model")
-        what = f"SIGKILL for worker A (pid {call_start.pid}), in the middle of the model call of turn {turn}"
-        self._print(self._killed_at, f"    {what}", "bold red")
+        text = f"SIGKILL for worker A (pid {call_start.pid}), in the middle of the model call of turn {turn}"
+        self._print(self._killed_at, f"    {text}", "bold red")
 
     def _print_takeover(self, event: CallEvent, killed_at: float) -> None:
         took = format_duration(event.at - killed_at)

@@ -83,8 +83,8 @@ def _diagnose_schema(version: int, schema: str, server: ServerFacts) -> CheckRes
         where = f"{schema} in {server.database}"
         return ok("database", f"no tables are there yet: the first run, or `holdfast worker`, makes {where}")
     if version < latest_version():
-        what = f"schema version {version} is from an older Holdfast"
-        return warn("database", what, "the next worker or program that opens it brings it up to date")
+        problem = f"schema version {version} is from an older Holdfast"
+        return warn("database", problem, "the next worker or program that opens it brings it up to date")
     newer = " (from a newer Holdfast that this one can work with)" if version > latest_version() else ", up to date"
     return ok("database", f"schema version {version}{newer}")
 
@@ -94,14 +94,14 @@ def _diagnose_privileges(
 ) -> Iterator[CheckResult]:
     may = f"user {server.user} may"
     if version < latest_version() and not server.can_create:
-        what = "make" if not version else "bring up to date"
+        action = "make" if not version else "bring up to date"
         advice = (
             f"GRANT CREATE ON DATABASE {quote_identifier(server.database)} TO {quote_identifier(server.user)}; or have "
             "someone who may do "
             f'so run what this prints: python -c "from holdfast.stores.postgres.migrations import ddl; '
             f'print(ddl({schema!r}, {server.user!r}))"'
         )
-        yield (warn if version else fail)("privileges", f"{may} not {what} the tables", advice)
+        yield (warn if version else fail)("privileges", f"{may} not {action} the tables", advice)
     elif lacking := find_inaccessible_tables(connection, schema):
         yield fail(
             "privileges",
@@ -137,8 +137,8 @@ def _diagnose_notifications(connection: Connection) -> CheckResult:
 
 
 def _diagnose_clock(offset_s: float) -> CheckResult:
-    how = "ahead of" if offset_s > 0 else "behind"
-    message = f"the server's is {format_duration(abs(offset_s))} {how} this machine's; the server's counts"
+    direction = "ahead of" if offset_s > 0 else "behind"
+    message = f"the server's is {format_duration(abs(offset_s))} {direction} this machine's; the server's counts"
     if abs(offset_s) > MAX_CLOCK_SKEW_S:
         return warn("clock", message, "let NTP set both: times that your own code records come from here")
     return ok("clock", message)

@@ -94,12 +94,12 @@ def _diagnose_schema(path: Path, facts: FileFacts) -> CheckResult:
         advice = "upgrade this one (pip install -U holdfast-agents), or use another file"
         return fail("database", f"schema version {facts.schema_version} is from a newer Holdfast", advice)
     if is_older_schema(facts):
-        what = (
+        problem = (
             f"schema version {facts.schema_version} is from an older Holdfast"
             if facts.schema_version
             else f"{path} is empty"
         )
-        return warn("database", what, "the next worker or program that opens it sets it up; then ask again")
+        return warn("database", problem, "the next worker or program that opens it sets it up; then ask again")
     return ok("database", f"opens; schema version {facts.schema_version}, {format_bytes(facts.size)}")
 
 

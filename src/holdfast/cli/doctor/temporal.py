@@ -62,8 +62,8 @@ async def _diagnose_namespace(client: Client, target: Target) -> CheckResult:
 
 async def _diagnose_tags(client: Client, target: Target) -> CheckResult:
     try:
-        asked = ListSearchAttributesRequest(namespace=target.namespace)
-        known = (await client.operator_service.list_search_attributes(asked)).custom_attributes
+        request = ListSearchAttributesRequest(namespace=target.namespace)
+        known = (await client.operator_service.list_search_attributes(request)).custom_attributes
     except RPCError as error:
         return ok("tags", f"whether they can be searched for is not known ({error.message})")
     if TAGS_ATTRIBUTE.name in known:

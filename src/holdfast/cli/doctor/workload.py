@@ -61,10 +61,10 @@ async def _fetch_workload(url: str | None) -> _Workload:
 def _diagnose_workers(workers: Sequence[WorkerInfo], has_work: bool) -> CheckResult:
     alive = [worker for worker in workers if worker.is_alive]
     own = [worker for worker in alive if not worker.is_listener]
-    gone = sum(worker.state == "live" and not worker.is_listener for worker in workers) - len(own)
+    other_count = sum(worker.state == "live" and not worker.is_listener for worker in workers) - len(own)
     message = _format_live_workers(own)
-    if gone:
-        message += f"; {format_count(gone, 'dead one')} whose runs the next worker takes over"
+    if other_count:
+        message += f"; {format_count(other_count, 'dead one')} whose runs the next worker takes over"
     if not alive and has_work:
         return warn("workers", message, "start one with `holdfast worker module`, or run your program again")
     return ok("workers", message)
@@ -75,8 +75,8 @@ def _diagnose_listeners(workers: Sequence[WorkerInfo]) -> Iterator[CheckResult]:
     known = [worker for worker in workers if worker.is_listener and worker.state == "live"]
     own = [worker for worker in known if worker.is_alive]
     if known:
-        gone = len(known) - len(own)
-        lost = f"; {format_count(gone, 'silent one')} whose runs a server gives to others" if gone else ""
+        other_count = len(known) - len(own)
+        lost = f"; {format_count(other_count, 'silent one')} whose runs a server gives to others" if other_count else ""
         yield ok("listeners", _format_live_workers(own) + lost)
 
 

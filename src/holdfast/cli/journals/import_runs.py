@@ -95,9 +95,9 @@ async def _import(
         store = MemoryStore()  # as empty as the store that an import would create
     await store.open()
     try:
-        total, there = await _check_archive(store, file, name, skip_existing)
+        total, existing = await _check_archive(store, file, name, skip_existing)
         if dry_run:
-            return _ImportCounts(total - there, there)
+            return _ImportCounts(total - existing, existing)
         file.seek(0)
         for archived in read_archive(file, name):
             added["runs"] += await store.archives.restore(archived)
@@ -122,11 +122,11 @@ async def _check_archive(store: Store, file: IO[str], name: str, skip_existing: 
         if not run.state.is_terminal:
             needed |= {link.child_id: run.id for link in archived.extras.links if not link.is_late}
             needed |= {run.parent: run.id} if run.parent and run.has_budget else {}
-    there = await _find_existing(store, sorted(ids))
-    if there and not skip_existing:
+    known = await _find_existing(store, sorted(ids))
+    if known and not skip_existing:
         raise UsageError(
-            f"{format_count(len(there), 'run')} of {name} {'is' if len(there) == 1 else 'are'} in {store.url} already "
-            f"({format_list([repr(run_id) for run_id in there])}): nothing was imported. --skip-existing leaves those "
+            f"{format_count(len(known), 'run')} of {name} {'is' if len(known) == 1 else 'are'} in {store.url} already "
+            f"({format_list([repr(run_id) for run_id in known])}): nothing was imported. --skip-existing leaves those "
             "as they are and imports the others."
         )
     missing = sorted(needed.keys() - ids)
@@ -136,7 +136,7 @@ async def _check_archive(store: Store, file: IO[str], name: str, skip_existing: 
             f"run {needed[missing[0]]!r} of {name} has not ended and needs run {missing[0]!r}, which is neither in the "
             f"file nor in {store.url}: nothing was imported. Export it as well (`holdfast export --all`)."
         )
-    return len(ids), len(there)
+    return len(ids), len(known)
 
 
 async def _find_existing(store: Store, run_ids: Sequence[str]) -> list[str]:

@@ -104,13 +104,13 @@ def _print_replay(out: Console, result: ReplayResult, record_count: int) -> None
 def _describe_end(result: ReplayResult) -> str:
     if result.state == "waiting":
         shown = list(result.waits_for[:_MAX_SHOWN_WAITS])
-        if more := len(result.waits_for) - len(shown):
-            shown.append(f"{more} more")
+        if hidden_count := len(result.waits_for) - len(shown):
+            shown.append(f"{hidden_count} more")
         return to_one_line(f"continues, and waits for {' or '.join(shown)}")
     same = result.recorded_state == result.state
     if result.state == "completed":
         return "ends completed, with the recorded result" if same else "ends completed"
     if result.state == "cancelled":
         return "ends cancelled, as recorded" if same else "ends cancelled"
-    what = to_one_line(f"{type(result.error).__name__}: {result.error}")
-    return f"fails as recorded, with {what}" if same else f"fails with {what}"
+    error_text = to_one_line(f"{type(result.error).__name__}: {result.error}")
+    return f"fails as recorded, with {error_text}" if same else f"fails with {error_text}"

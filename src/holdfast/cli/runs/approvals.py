@@ -226,14 +226,14 @@ def deny(approval_id: str, by: str | None, reason: str, as_json: bool, url: str 
 
 async def _submit_answer(client: Client, id: str, send: Callable[[Client, ApprovalInfo], Awaitable[bool]]) -> Outcome:
     try:
-        asked = await _find_approval(client, id)
+        approval = await _find_approval(client, id)
     except HoldfastError as error:
         return Outcome("", None, error=error, extra={"approval": id})
     try:
-        changed = await send(client, asked)
-        now, run = await client.approval(asked.id), await client.get(asked.run_id)
+        changed = await send(client, approval)
+        now, run = await client.approval(approval.id), await client.get(approval.run_id)
     except HoldfastError as error:
-        return replace(await outcome_from_error(client, asked.run_id, error), extra={"approval": asked.id})
+        return replace(await outcome_from_error(client, approval.run_id, error), extra={"approval": approval.id})
     goes_on = "it continues" if run.is_claimed else "it continues when a worker claims it"
     if run.is_paused:
         goes_on = "the answer is kept until it continues"
@@ -242,7 +242,7 @@ async def _submit_answer(client: Client, id: str, send: Callable[[Client, Approv
         run,
         changed=changed,
         message=f"{_describe_answered(now)}\n{after}",
-        approval=asked.id,
+        approval=approval.id,
         answer=None if now.answer is None else to_json(now.answer),
     )
 

@@ -41,8 +41,8 @@ def cancel(run_ids: tuple[str, ...], wait_s: float | None, as_json: bool, url: s
 
 def _describe_cancel(before: RunInfo, run: RunInfo, changed: bool) -> str:
     if not changed:
-        what = "is cancelled already" if run.state.is_terminal else "is being cancelled already"
-        return f"run {run.id!r} {what}: nothing changed"
+        state_text = "is cancelled already" if run.state.is_terminal else "is being cancelled already"
+        return f"run {run.id!r} {state_text}: nothing changed"
     lifted = "; its pause is lifted" if before.is_paused else ""
     if run.state.is_terminal:
         untouched = ": it had not started" if not before.has_started else ""
@@ -58,10 +58,10 @@ def _describe_cancel(before: RunInfo, run: RunInfo, changed: bool) -> str:
 
 async def _await_ends(client: Client, outcomes: Sequence[Outcome], wait_s: float) -> list[Outcome]:
     """Wait for the runs to end, and return their outcomes."""
-    asked = [outcome.id for outcome in outcomes if outcome.error is None]
+    cancelled_ids = [outcome.id for outcome in outcomes if outcome.error is None]
     # Some may have no result or end too late: the state of each is read afterwards.
-    await asyncio.gather(*(client.wait(run_id, wait_s) for run_id in asked), return_exceptions=True)
-    runs = {run_id: await client.get(run_id) for run_id in asked}
+    await asyncio.gather(*(client.wait(run_id, wait_s) for run_id in cancelled_ids), return_exceptions=True)
+    runs = {run_id: await client.get(run_id) for run_id in cancelled_ids}
     return [
         _outcome_after_wait(outcome, runs[outcome.id], wait_s) if outcome.id in runs else outcome
         for outcome in outcomes
@@ -120,5 +120,5 @@ def _describe_resume(before: RunInfo, run: RunInfo, changed: bool) -> str:
     now = datetime.now(UTC)
     if run.state is RunState.PENDING and run.wake_at is not None and run.wake_at > now:
         return f"run {run.id!r} is no longer paused: it starts {format_ago((now - run.wake_at).total_seconds())}"
-    how = "it continues" if run.is_claimed else "it continues when a worker claims it"
-    return f"run {run.id!r} is no longer paused: {how}"
+    outcome_text = "it continues" if run.is_claimed else "it continues when a worker claims it"
+    return f"run {run.id!r} is no longer paused: {outcome_text}"

@@ -76,8 +76,8 @@ def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, ur
     if len(found) > limit:
         filters = [*(("--workflow", workflow) if workflow else ())]
         filters += [] if limit == DEFAULT_LIMIT else ["--limit", str(limit)]
-        more = format_store_command(url, "dead", *filters, "--before", runs[-1].id)
-        out.print(Text(f"more: {more}", "dim"))
+        next_page = format_store_command(url, "dead", *filters, "--before", runs[-1].id)
+        out.print(Text(f"more: {next_page}", "dim"))
     out.print(Text(f"fix the cause, then: {format_store_command(url, 'dead', 'retry', runs[0].id)}", "dim"))
 
 

@@ -138,8 +138,8 @@ def _describe_approval(event: Event, data: dict[str, Any]) -> str:
         reason = f": {to_one_line(data['reason'], _MAX_VALUE_CHARS)}" if data.get("reason") else ""
         answer = "approved" if data.get("approved") else "denied"
         return f"{data['id']} {answer} by {data.get('answered_by') or 'someone'}{reason}"
-    asked = f": {to_one_line(data['question'], _MAX_VALUE_CHARS)}" if data.get("question") else ""
-    return f"{data['id']} {data['state']}{asked}"
+    question = f": {to_one_line(data['question'], _MAX_VALUE_CHARS)}" if data.get("question") else ""
+    return f"{data['id']} {data['state']}{question}"
 
 
 def _describe_ended(event: Event, data: dict[str, Any]) -> str:

@@ -165,8 +165,8 @@ def runs(as_json: bool, url: str | None, **options: Any) -> None:
     if page.questions:
         out.print(Text(f"open approvals: see `{format_store_command(url, 'approvals')}`", "yellow"))
     if page.has_more:
-        more = f"more: {query.format_next_page_command(page.runs[-1].id, url)}"
-        out.print(Text(more, "dim"))
+        next_page = f"more: {query.format_next_page_command(page.runs[-1].id, url)}"
+        out.print(Text(next_page, "dim"))
     for workflow in page.disabled_workflows:
         if query.workflow in (None, workflow):
             out.print(Text(to_one_line(with_store_options(url, describe_disabled(workflow))), "yellow"))
@@ -184,8 +184,8 @@ async def _fetch_page(client: Client, query: RunQuery) -> _Page:
 async def _fetch_questions(client: Client, runs: Sequence[RunInfo]) -> dict[str, str]:
     """The questions of open approvals, by the ids of their runs."""
     asking = {run.id for run in runs if run.state is RunState.WAITING and _APPROVAL_PREFIX in run.waits_for}
-    asked = await client.approvals() if asking else []
-    return {one.run_id: f"{_APPROVAL_PREFIX}{one.id}: {one.question}" for one in asked if one.run_id in asking}
+    approvals = await client.approvals() if asking else []
+    return {one.run_id: f"{_APPROVAL_PREFIX}{one.id}: {one.question}" for one in approvals if one.run_id in asking}
 
 
 def _print_page(out: Console, page: _Page) -> None:

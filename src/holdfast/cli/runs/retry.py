@@ -186,13 +186,13 @@ async def _retry(client: Client, run_id: str, run_again: bool, version: str | No
         run = await client.get(run_id)
     except HoldfastError as error:
         return await outcome_from_error(client, run_id, error)
-    kept = len(before.records) - len(taken)
-    message = f"run {run_id!r} continues (it was {before.run.state}): its journal keeps {format_count(kept, 'record')}"
+    count = len(before.records) - len(taken)
+    message = f"run {run_id!r} continues (it was {before.run.state}): its journal keeps {format_count(count, 'record')}"
     return Outcome.from_run(
         run,
         changed=True,
         message=message + _describe_rewound(taken) + (f"; {describe_retried_children(children)}" if children else ""),
-        kept_count=kept,
+        count=count,
         rewound_seqs=[record.seq for record in taken],
         retried_children=[child.id for child in children],
     )

@@ -171,8 +171,8 @@ def _print_requests(out: Console, report: RunReport) -> None:
     elif report.cancel_state == CancelState.RECORDED:
         print_field(out, "cancel", "is being carried out", "yellow")
     else:
-        who = "its worker carries it out" if report.is_claimed else "not begun yet"
-        print_field(out, "cancel", f"asked for; {who}", "yellow")
+        progress = "its worker carries it out" if report.is_claimed else "not begun yet"
+        print_field(out, "cancel", f"asked for; {progress}", "yellow")
 
 
 def _list_error_frames(report: RunReport, error: RecordedError) -> list[str]:
@@ -189,13 +189,13 @@ def _print_status(out: Console, report: RunReport) -> None:
     if report.claimed_by is not None and report.state is RunState.RUNNING:
         worker = report.find_worker(report.claimed_by)
         kind = "worker" if worker is None else worker.kind
-        who = f"{kind} {report.claimed_by}" + (
+        holder = f"{kind} {report.claimed_by}" + (
             f" ({worker.location})" if worker is not None and worker.state != "unknown" else ""
         )
         if report.is_claimed:
-            print_field(out, "held by", f"{who}, alive")
+            print_field(out, "held by", f"{holder}, alive")
         else:
-            print_field(out, "held by", f"{who}, which is dead: the next {kind} takes it over", "yellow")
+            print_field(out, "held by", f"{holder}, which is dead: the next {kind} takes it over", "yellow")
     if report.budget_refusal is not None:
         reason = parse_refusal_reason(report.budget_refusal.message)
         print_field(out, "waits for", f"a higher budget: {reason}", "yellow", wrap=True)
@@ -227,20 +227,20 @@ def _print_in_flight(out: Console, report: RunReport) -> None:
         since = format_ago((report.reported_at - step.updated_at).total_seconds())
         error = step.error or ""
         if step.is_once:
-            what = f"`once` step, intent recorded {since}: if its worker dies, it is not run again"
+            note = f"`once` step, intent recorded {since}: if its worker dies, it is not run again"
         elif step.retry_at is not None:
             at = step.retry_at.timestamp()
-            what = f"attempt {step.attempt} failed {since}; waiting for the next attempt at {format_local_time(at)}"
+            note = f"attempt {step.attempt} failed {since}; waiting for the next attempt at {format_local_time(at)}"
         elif error:
-            what = f"attempt {step.attempt} failed {since}"
+            note = f"attempt {step.attempt} failed {since}"
         else:
-            what = f"last heard of {since}"
-        out.print(Text(f"{step.number:>4}  {step.name}  {what}"))
+            note = f"last heard of {since}"
+        out.print(Text(f"{step.number:>4}  {step.name}  {note}"))
         # The progress of a model call is internal; its error says who did not answer.
-        asked = error.startswith(_MODEL_ERROR_PREFIX)
+        is_model_error = error.startswith(_MODEL_ERROR_PREFIX)
         if error:
             out.print(Text(f"      {to_one_line(error.removeprefix(_MODEL_ERROR_PREFIX))}", "red"))
-        if step.progress is not None and not asked:
+        if step.progress is not None and not is_model_error:
             out.print(Text(f"      progress {to_one_line(_format_brief(step.progress))}", "dim"))
 
 
@@ -249,8 +249,8 @@ def _print_open_approvals(out: Console, report: RunReport, url: str | None) -> N
     if not report.open_approvals:
         return
     out.print("\nwaits for an answer", style="bold yellow")
-    for asked in report.open_approvals:
-        print_approval(out, asked, report.reported_at.timestamp(), url, indent=2)
+    for approval in report.open_approvals:
+        print_approval(out, approval, report.reported_at.timestamp(), url, indent=2)
 
 
 def _print_usage(out: Console, report: RunReport) -> None:
@@ -322,7 +322,7 @@ def _print_plan(out: Console, report: RunReport) -> None:
 
 def _list_user_frames(traceback: str) -> list[str]:
     """The frames of a recorded traceback, with their lines of code, without those in Holdfast itself."""
-    kept: list[str] = []
+    lines: list[str] = []
     keeping = False
     for line in traceback.splitlines():
         if line.startswith('  File "'):
@@ -330,8 +330,8 @@ def _list_user_frames(traceback: str) -> list[str]:
         elif not line.startswith("    ") or not line.strip(" ^~"):
             continue
         if keeping:
-            kept.append(line[2:])
-    return kept
+            lines.append(line[2:])
+    return lines
 
 
 def _format_brief(value: Any) -> str:

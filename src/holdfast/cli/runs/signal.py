@@ -34,8 +34,8 @@ def signal(run_id: str, name: str, value: str | None, dedup: str | None, as_json
     sent = None if value is None else parse_json_or_text(value)
     outcome = run_client(url, lambda client: _send(client, run_id, name, sent, dedup))
     if outcome.stall_reason is not None and not as_json:
-        kept = f"{outcome.message}\nit is kept until the run continues; {outcome.stall_reason}"
-        outcome = replace(outcome, message=kept, stall_reason=None)
+        message = f"{outcome.message}\nit is kept until the run continues; {outcome.stall_reason}"
+        outcome = replace(outcome, message=message, stall_reason=None)
     if (warning := outcome.extra.get("warning")) and not as_json:
         print_warning(warning)
     sys.exit(print_outcomes(url, [outcome], as_json=as_json))

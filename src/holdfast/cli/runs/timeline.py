@@ -110,10 +110,10 @@ def _print_details(out: Console, report: RunReport, entry: JournalEntry, limit: 
 
 def _print_answer(out: Console, report: RunReport, entry: JournalEntry) -> None:
     """Print the question of an approval, and who answered what."""
-    if (asked := report.find_approval(entry)) is not None:
-        _print_wrapped(out, f"“{asked.question}”", "dim")
-        if asked.arguments is not None:
-            _print_wrapped(out, f"{asked.tool}({json.dumps(asked.arguments, ensure_ascii=False)})", "dim")
+    if (approval := report.find_approval(entry)) is not None:
+        _print_wrapped(out, f"“{approval.question}”", "dim")
+        if approval.arguments is not None:
+            _print_wrapped(out, f"{approval.tool}({json.dumps(approval.arguments, ensure_ascii=False)})", "dim")
     if entry.ok and not isinstance(entry.output, str):  # text says why it cannot be decoded
         answer = Answer.from_payload(json.dumps(entry.output).encode())
         _print_wrapped(
@@ -131,13 +131,13 @@ def _print_reply(out: Console, reply: ModelCallReport, limit: int | None) -> Non
         out.print(Text(f"      {to_one_line(describe_failed_model(model), limit)}", "yellow"))
     if is_final_reply(reply):
         answer = extract_answer(reply)
-        said = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+        text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
     else:
-        said = reply.text
-    if said:
-        out.print(Text(f"      “{to_one_line(said, min(limit or _MAX_TEXT_CHARS, _MAX_TEXT_CHARS) - 2)}”", "dim"))
-    if asked := Counter(call.name for call in reply.tool_calls if call.name != ANSWER_TOOL):
-        asks = format_list([f"{name} ×{many}" if many > 1 else name for name, many in asked.items()], 6)
+        text = reply.text
+    if text:
+        out.print(Text(f"      “{to_one_line(text, min(limit or _MAX_TEXT_CHARS, _MAX_TEXT_CHARS) - 2)}”", "dim"))
+    if call_counts := Counter(call.name for call in reply.tool_calls if call.name != ANSWER_TOOL):
+        asks = format_list([f"{name} ×{many}" if many > 1 else name for name, many in call_counts.items()], 6)
         out.print(Text(f"      {to_one_line(f'asks for {asks}', limit)}", "dim"))
     if cut_off := reply.cut_off_reason:
         out.print(Text(f"      {to_one_line(cut_off, limit)}", "yellow"))
@@ -184,9 +184,9 @@ def _build_rows(report: RunReport) -> list[_Row]:
         if group is None:
             lines.append(_Row(entry, _format_number(entry), _format_name(entry), _format_offset(entry, report)))
         elif group[0] is entry:
-            what = f"{_format_name(entry)} ×{len(group):,}"
+            label = f"{_format_name(entry)} ×{len(group):,}"
             numbers = [one.number or 0 for one in group]
-            lines.append(_Row(entry, f"{min(numbers)}…{max(numbers)}", what, _format_offset(entry, report), group))
+            lines.append(_Row(entry, f"{min(numbers)}…{max(numbers)}", label, _format_offset(entry, report), group))
     return [*lines, *(_Row(None, "–", one.name, "") for one in skipped)]
 
 

@@ -136,10 +136,10 @@ def set_address(name: str, no_deadline: bool, as_json: bool, url: str | None, **
         print_json({**to_json(now), "changed": before != now})
         return
     deadline = "no deadline" if now.deadline is None else f"a deadline of {format_duration(now.deadline)}"
-    said = "has these settings now" if before != now else "had these settings before: nothing changed"
+    result = "has these settings now" if before != now else "had these settings before: nothing changed"
     print(
         make_printable(
-            f"address {name!r} {said}: at most {now.max_deliveries} deliveries in a row without a new step, "
+            f"address {name!r} {result}: at most {now.max_deliveries} deliveries in a row without a new step, "
             f"{deadline}, and listeners count as dead after {format_duration(now.lease)} of silence"
         )
     )

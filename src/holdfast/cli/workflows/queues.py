@@ -175,9 +175,9 @@ def set_(
         raise click.UsageError("what is to be set? Give --concurrency, --rate, --key-concurrency or --key-rate.")
 
     change = _change_queue(url, name, lambda client: client.queues.set(name, **limits))
-    is_so = "has these limits now" if change.changed else "had these limits before, set by hand: nothing changed"
+    result = "has these limits now" if change.changed else "had these limits before, set by hand: nothing changed"
     reset = format_store_command(url, "queues", "reset", name)
-    change.print(as_json, f"{is_so}: {change.limits_text}; `{reset}` lets it have those of the code{change.name_note}")
+    change.print(as_json, f"{result}: {change.limits_text}; `{reset}` lets it have those of the code{change.name_note}")
 
 
 @queues.command(epilog=format_example("holdfast queues reset llm"))
@@ -187,8 +187,8 @@ def set_(
 def reset(name: str, as_json: bool, url: str | None) -> None:
     """Reset a queue to the limits declared in code; none, if code declares none."""
     change = _change_queue(url, name, lambda client: client.queues.reset(name))
-    is_so = "is as code says" if change.changed else "was as code says before"
-    change.print(as_json, f"{is_so}: {change.limits_text}{change.blocked_note}")
+    result = "is as code says" if change.changed else "was as code says before"
+    change.print(as_json, f"{result}: {change.limits_text}{change.blocked_note}")
 
 
 @queues.command(epilog=format_example("holdfast queues pause llm"))
@@ -202,9 +202,9 @@ def pause(name: str, allow_unknown: bool, as_json: bool, url: str | None) -> Non
     Runs that are being executed are not affected: use `holdfast pause` for those.
     """
     change = _change_queue(url, name, lambda client: client.queues.pause(name, allow_unknown=allow_unknown))
-    is_so = "is paused" if change.changed else "was paused before: nothing changed"
+    result = "is paused" if change.changed else "was paused before: nothing changed"
     resume = format_store_command(url, "queues", "resume", name)
-    change.print(as_json, f"{is_so}; `{resume}` lets its runs begin again{change.name_note}")
+    change.print(as_json, f"{result}; `{resume}` lets its runs begin again{change.name_note}")
 
 
 @queues.command(epilog=format_example("holdfast queues resume llm"))
@@ -214,8 +214,8 @@ def pause(name: str, allow_unknown: bool, as_json: bool, url: str | None) -> Non
 def resume(name: str, as_json: bool, url: str | None) -> None:
     """Let the runs of a queue start again."""
     change = _change_queue(url, name, lambda client: client.queues.resume(name))
-    is_so = "is resumed" if change.changed else "was not paused, and nothing changed"
-    change.print(as_json, f"{is_so}: {change.limits_text}{change.blocked_note}")
+    result = "is resumed" if change.changed else "was not paused, and nothing changed"
+    change.print(as_json, f"{result}: {change.limits_text}{change.blocked_note}")
 
 
 class _QueueChange(NamedTuple):

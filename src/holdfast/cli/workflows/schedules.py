@@ -182,9 +182,9 @@ def _list_next_ticks(schedule: ScheduleInfo, now: float) -> list[str]:
 def pause(name: str, as_json: bool, url: str | None) -> None:
     """Keep a schedule from firing until you resume it; restarts and deployments do not change that."""
     changed = run_client(url, lambda client: client.schedules.pause(name))
-    is_so = "is paused" if changed else "was paused before: nothing changed"
+    result = "is paused" if changed else "was paused before: nothing changed"
     resume = format_store_command(url, "schedules", "resume", name)
-    message = f"schedule {name!r} {is_so}; `{resume}` lets it fire again"
+    message = f"schedule {name!r} {result}; `{resume}` lets it fire again"
     print_change(as_json, name=name, changed=changed, message=message, run_id=None)
 
 

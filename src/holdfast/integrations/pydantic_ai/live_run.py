@@ -97,11 +97,11 @@ class LiveRun:
             self._changed.clear()
             await self._changed.wait()
 
-    async def wait_for(self, get: Callable[[], T | None], what: str) -> T:
+    async def wait_for(self, get: Callable[[], T | None], description: str) -> T:
         """Wait for a value. Raises the run's error if the run ends without it."""
         await self.wait_until(lambda: get() is not None or self.is_finished)
         if (value := get()) is None:
-            raise self.error or RuntimeError(f"the run ended without this {what}")
+            raise self.error or RuntimeError(f"the run ended without this {description}")
         return value
 
     def finish(self, result: AgentRunResult[Any] | None, error: BaseException | None) -> None:

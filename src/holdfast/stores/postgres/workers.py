@@ -77,8 +77,8 @@ def _make_lock_test(number: int | str, shared: str = "") -> str:
 
     ``pg_locks`` would show it too, but copies all locks of the server while everyone else waits.
     """
-    which = f"(%(class)s::int4, {number}::int4)"
-    return f"CASE WHEN pg_try_advisory_lock{shared}{which} THEN pg_advisory_unlock{shared}{which} ELSE false END"
+    lock_key = f"(%(class)s::int4, {number}::int4)"
+    return f"CASE WHEN pg_try_advisory_lock{shared}{lock_key} THEN pg_advisory_unlock{shared}{lock_key} ELSE false END"
 
 
 _IS_LOCK_FREE = (

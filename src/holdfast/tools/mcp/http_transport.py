@@ -110,8 +110,8 @@ class _McpHttpClient(httpx2.AsyncClient):
             return _make_failure_response(request, RequestFailure(words, is_retryable=False))
         if status >= 400 and (failure := _failure_from_response(request, response, body)) is not None:
             return _make_failure_response(request, failure)
-        kept = {name: value for name, value in response.headers.items() if name.lower() not in _TRANSFER_HEADERS}
-        return httpx2.Response(status, headers=kept, content=body, request=request)
+        headers = {name: value for name, value in response.headers.items() if name.lower() not in _TRANSFER_HEADERS}
+        return httpx2.Response(status, headers=headers, content=body, request=request)
 
 
 _TRANSFER_HEADERS = ("content-encoding", "content-length", "transfer-encoding")

@@ -308,7 +308,7 @@ async def test_a_skipped_output_is_the_default_else_the_dependent_is_skipped_too
 
     result = await Runner().run(Skipping)
     assert result.output == {"defaulted": "default", "after": "runs"}
-    with pytest.raises(IndexError, match=r"step 3 \(skipped\) was not called: it was skipped, or is still to come"):
+    with pytest.raises(IndexError, match=r"step 3 \(skipped\) was not called: it was skipped, or has not been reached"):
         result.steps[3]
     with pytest.raises(IndexError, match=r"there is no step 7; .* the steps are: 1 \(gone\), 2 \(defaulted\)"):
         result.steps[7]

@@ -179,7 +179,7 @@ async def test_a_crash_at_the_record_of_a_patch(moment: str):
 
 
 def test_a_patch_is_reported_by_its_name():
-    with pytest.raises(UsageError, match="patch=3; a patch is told by its name"):
+    with pytest.raises(UsageError, match="patch=3: give its name"):
         Runner().simulate_crash_after(patch=3)  # type: ignore[arg-type]
 
 

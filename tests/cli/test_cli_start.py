@@ -101,7 +101,11 @@ def test_with_wait_stdout_has_only_the_result(seeded: Project):
         (["etl", "acme", "--inputs", "{}"], 2, "--inputs are all inputs"),
         (["etl", "--inputs", "7"], 2, "an object"),
         (["etl", "--inputs", "{"], 2, "--inputs is not JSON"),
-        (["etl", "acme", "--delay", "soon"], 2, "'soon' is not a unit. The units are s, min, hour, day and week"),
+        (
+            ["etl", "acme", "--delay", "soon"],
+            2,
+            "'soon' is not a duration: use seconds, a timedelta, or text",
+        ),
         (["etl", "acme", "--priority", str(2**40)], 1, "priority="),
         (["order", "7", "--id", "etl-acme"], 1, "etl-acme"),
         (["etl", "bad"], 1, "`holdfast retry etl-bad"),

@@ -53,7 +53,7 @@ class ClsApproval:
 
     @step(3, depends_on=(1, 2))
     async def pay(self, check: int, ask: str | None) -> str:
-        return f"paid {check}: {ask or 'nobody wait_for_approval'}"
+        return f"paid {check}: {ask or 'nobody asked'}"
 
 
 async def test_a_condition_decides_whether_a_step_runs(world: World) -> None:

@@ -60,7 +60,7 @@ def test_replay_does_not_depend_on_the_hash_seed(seed: str):
         "import golden_flows, record_journals, pathlib\n"
         "from holdfast.testing.journal_replay import replay_journal\n"
         "for path in sorted(record_journals.HERE.glob('*/*.json')):\n"
-        "    trace = record_journals.trace_of(replay_journal(path))\n"
+        "    trace = record_journals.trace_replay(replay_journal(path))\n"
         "    assert trace.encode() == path.with_suffix('.trace').read_bytes(), path\n"
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed}

@@ -228,16 +228,16 @@ class Proxy:
                 cut = self._find_cut(text)
             if cut is not None:
                 cut.begun.set()
-            if cut is not None and cut.snapshot == "before":
+            if cut is not None and cut.moment == "before":
                 cut.done.set()
                 return
-            if cut is not None and cut.snapshot == "after":
+            if cut is not None and cut.moment == "after":
                 answers.withhold()
-            if cut is not None and cut.snapshot == "stall":
+            if cut is not None and cut.moment == "stall":
                 cut.go_on.wait(cut.seconds)
                 cut.done.set()
             server.sendall(kind + struct.pack("!i", len(body) + 4) + body)
-            if cut is not None and cut.snapshot == "after":
+            if cut is not None and cut.moment == "after":
                 waiting = cut
             if waiting is not None and kind in (b"S", b"Q"):
                 answers.wait()  # it is done, and nobody is told

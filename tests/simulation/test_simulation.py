@@ -71,7 +71,7 @@ def test_a_seed_replays_to_the_same_story() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "12345"])
 def test_a_seed_tells_the_same_story_in_another_process(hash_seed: str) -> None:
-    code = f"import test_simulation as t; print(*[t.story(seed) for seed in {REPLAYED}])"
+    code = f"import test_simulation as t; print(*[t.describe_seed(seed) for seed in {REPLAYED}])"
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src"), str(Path(__file__).parent)])
     env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from postgres_faults import Server
 from postgres_processes import PgWorld
-from test_process_postgres_restarts import come_through_restarts
+from test_process_postgres_restarts import survive_restarts
 
 EVERY = 2.0
 """Seconds, or longer if runs take longer to go on."""
@@ -25,7 +25,7 @@ def test_many_restarts_lose_and_double_nothing(
     server = Server()
     world = PgWorld(soak_folder, server.url)
     try:
-        come_through_restarts(world, server, int(soak_seconds / EVERY))
+        survive_restarts(world, server, int(soak_seconds / EVERY))
     finally:
         world.clean_up()
         server.stop()

@@ -40,6 +40,7 @@ from pydantic_ai.messages import ModelRequest
 
 import holdfast.temporal.engine  # noqa: F401 - so that nobody has to import it after the fork
 from holdfast import Agent, AgentResult, Client, RunNotFound, Runtime
+from holdfast.errors import StoreNotFound
 
 # The provider is reached without TLS; reading all the certificates would be half of what a short life takes.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
@@ -159,7 +160,7 @@ async def reader() -> dict[str, Any]:
             try:
                 await client.get(RUN)
                 break
-            except RunNotFound:
+            except (RunNotFound, StoreNotFound):
                 await asyncio.sleep(GLANCE)
         async for event in client.events(RUN, after):
             with notes.open("a") as file:

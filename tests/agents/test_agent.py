@@ -241,7 +241,9 @@ async def test_missing_deps_fail_the_run_without_another_model_call() -> None:
 async def test_deps_of_the_wrong_type_are_refused_before_any_model_call(deps_type: Any) -> None:
     model = ScriptedModel(["never"])
     agent = Agent(model, name="agent-with-wrong-deps", deps_type=deps_type)
-    with pytest.raises(InputError, match=r"'agent-with-wrong-deps' has deps_type=.*Keys.*, and deps= is a str: pass"):
+    with pytest.raises(
+        InputError, match=r"'agent-with-wrong-deps' has deps_type=.*Keys.*, and deps= is of type str: pass"
+    ):
         await Runner().run(agent, "go", deps="keys")
     with pytest.raises(InputError, match="deps= is a str"):
         await agent.run_worker("memory://", deps="keys")

@@ -37,8 +37,8 @@ def test_other_text_is_refused_with_the_error_of_python(text: str):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("worker", "app", "--lease", "0.5"), "duration 0.5: at least 1 s is needed."),
-        (("addresses", "set", "a", "--webhook-timeout", "1h"), "duration 1h: at most 300 s is possible."),
+        (("worker", "app", "--lease", "0.5"), "'0.5' is too short: at least 1 s is needed."),
+        (("addresses", "set", "a", "--webhook-timeout", "1h"), "'1h' is too long: at most 300 s is possible."),
         (("send", "a", "--deadline", "0"), "longer than zero"),
         (("cancel", "etl-acme", "--wait", "3 fortnights"), "'3 fortnights' is not a duration"),
     ],

@@ -30,7 +30,7 @@ _MONTHS_PATTERN = re.compile(r"\b\d*\s*(months?|mo|years?|yrs?|y)\b", re.IGNOREC
 def duration_to_seconds(duration: Duration, subject: str, *, may_be_zero: bool = False) -> float:
     """The seconds of ``15 min``, ``1 h 30 min``, ``day``, 900, or a ``timedelta``.
 
-    Raises ``UsageError``, which begins with ``subject``: the name of the argument.
+    Raises ``UsageError``, which begins with ``subject``: the name of the argument, or ``""``.
     """
     if isinstance(duration, str):
         seconds = _parse_duration_text(duration)
@@ -46,8 +46,9 @@ def duration_to_seconds(duration: Duration, subject: str, *, may_be_zero: bool =
     hint = ""
     if isinstance(duration, str) and _MONTHS_PATTERN.search(duration):
         hint = ". Months differ in length: for those, use a cron expression such as '0 0 1 * *'"
+    prefix = f"{subject} " if subject else ""
     raise UsageError(
-        f"{subject} {duration!r} is not a duration: use seconds, a timedelta, or text such as '15 min' or '1 h 30 min' "
+        f"{prefix}{duration!r} is not a duration: use seconds, a timedelta, or text such as '15 min' or '1 h 30 min' "
         f"(units: s, min, hour, day, week), {lower_bound} and shorter than a thousand years{hint}"
     )
 

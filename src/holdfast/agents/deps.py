@@ -66,9 +66,9 @@ def set_agent_deps(agents: list[str], deps: Any) -> None:
 def check_deps_type(deps: Any, deps_type: Any, agent: str) -> None:
     """Refuse deps that are not of the agent's ``deps_type``, before its run begins and a model call is paid for."""
     if deps is not None and not _is_compatible(deps, deps_type):
+        expected, given = format_type(deps_type), format_type(get_type(deps))
         raise InputError(
-            f"agent {agent!r} has deps_type={format_type(deps_type)}, and deps= is a {format_type(get_type(deps))}: "
-            f"pass an instance of {format_type(deps_type)}"
+            f"agent {agent!r} has deps_type={expected}, and deps= is of type {given}: pass an instance of {expected}"
         )
 
 

@@ -29,9 +29,9 @@ class DurationType(click.ParamType):  # pyright: ignore[reportMissingTypeArgumen
         except UsageError as error:
             self.fail(str(error), param, ctx)
         if self._min_s is not None and seconds < self._min_s:
-            self.fail(f"duration {value}: at least {self._min_s:g} s is needed.", param, ctx)
+            self.fail(f"{value!r} is too short: at least {self._min_s:g} s is needed.", param, ctx)
         if self._max_s is not None and seconds > self._max_s:
-            self.fail(f"duration {value}: at most {self._max_s:g} s is possible.", param, ctx)
+            self.fail(f"{value!r} is too long: at most {self._max_s:g} s is possible.", param, ctx)
         return seconds
 
 
@@ -40,7 +40,7 @@ def _parse_duration(text: str, *, may_be_zero: bool) -> float:
         duration: float | str = float(text)
     except ValueError:
         duration = text
-    return duration_to_seconds(duration, "duration", may_be_zero=may_be_zero)
+    return duration_to_seconds(duration, "", may_be_zero=may_be_zero)
 
 
 def parse_past_datetime(text: str) -> datetime:

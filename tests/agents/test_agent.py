@@ -245,7 +245,7 @@ async def test_deps_of_the_wrong_type_are_refused_before_any_model_call(deps_typ
         InputError, match=r"'agent-with-wrong-deps' has deps_type=.*Keys.*, and deps= is of type str: pass"
     ):
         await Runner().run(agent, "go", deps="keys")
-    with pytest.raises(InputError, match="deps= is a str"):
+    with pytest.raises(InputError, match="deps= is of type str"):
         await agent.run_worker("memory://", deps="keys")
     assert not model.calls
 

@@ -28,7 +28,7 @@ def test_other_text_is_refused_with_the_error_of_python(text: str):
     except ValueError:
         value = text
     with pytest.raises(UsageError) as expected:
-        duration_to_seconds(value, "duration")
+        duration_to_seconds(value, "")
     with pytest.raises(click.BadParameter) as raised:
         DurationType().convert(text, None, None)
     assert raised.value.message == str(expected.value)

@@ -228,13 +228,15 @@ async def test_an_id_that_cannot_be_one_is_refused(url: str, run_id: str):
             await etl.options(id=run_id)()
 
 
-async def test_a_delay_must_be_above_zero():
+async def test_a_delay_must_not_be_negative(url: str):
     @workflow
-    async def etl() -> None: ...
+    async def etl() -> str:
+        return "done"
 
-    for delay in (0, -1):
-        with pytest.raises(Exception, match=r"delay -?[0-9.]+ is not a duration.*longer than zero"):
-            etl.options(delay=delay)
+    with pytest.raises(UsageError, match=r"workflow 'etl': delay -1 is not a duration.*zero or longer"):
+        etl.options(delay=-1)
+    async with Runtime(url):
+        assert await etl.options(delay=0)() == "done"  # as for the options of a client
 
 
 # Inputs

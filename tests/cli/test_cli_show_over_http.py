@@ -32,7 +32,9 @@ def served(url: str) -> Iterator[tuple[str, str]]:
     async def serve() -> None:
         app = create_app(url)
         async with app.running():
-            _, token = await create_key(await app.platform.tenants.get_home_store(), "t", ("read",), "default", now=0.0)
+            _, token = await create_key(
+                await app.platform.tenants.get_default_store(), "t", ("read",), "default", now=0.0
+            )
             made.append(token)
             server = UvicornServer(app, on_started=ready.set, grace_s=1)
             task = asyncio.create_task(server._serve([listening]))

@@ -45,7 +45,7 @@ class AsgiServer:
 
     async def key(self, *scopes: str, namespace: str = "default", name: str = "test", **more: Any) -> str:
         """The token of a new key."""
-        store = await self.app.platform.tenants.get_home_store()
+        store = await self.app.platform.tenants.get_default_store()
         now = self.app.platform.settings.now()
         _, token = await create_key(store, name, scopes, namespace, now=now, **more)
         return token

@@ -261,7 +261,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(monkeypatch: pytest.MonkeyP
             assert await stream.next() is not None
         await asyncio.sleep(0.2)
         assert not stream.task.done()
-        await revoke_key(await served.app.platform.tenants.get_home_store(), id, 1.0)
+        await revoke_key(await served.app.platform.tenants.get_default_store(), id, 1.0)
         keys.invalidate(id)
         while await stream.next() is not None:
             pass

@@ -42,7 +42,7 @@ async def test_a_key_is_stored_only_as_a_hash_and_compared_in_constant_time(monk
     async with running_server() as served:
         token = await served.key("read")
         id, secret = token.removeprefix("hf_").split("_", 1)
-        home = await served.app.platform.tenants.get_home_store()
+        home = await served.app.platform.tenants.get_default_store()
         [kept] = await home.documents.list("key")
         assert kept.name == id
         assert secret.encode() not in kept.data
@@ -83,7 +83,7 @@ async def test_a_key_works_until_it_expires():
 async def test_a_key_that_was_revoked_elsewhere_works_for_two_seconds_at_most_also_if_the_clock_is_set_back():
     clock = Clock(1_000_000.0)
     async with running_server(settings=Settings(clock=clock)) as served:
-        home = await served.app.platform.tenants.get_home_store()
+        home = await served.app.platform.tenants.get_default_store()
         first, second = await served.key("read"), await served.key("read")
         assert [await status(served, token) for token in (first, second)] == [200, 200]
         for token in (first, second):
@@ -101,7 +101,7 @@ async def test_a_key_that_was_revoked_elsewhere_works_for_two_seconds_at_most_al
 async def test_a_listener_whose_key_is_revoked_while_it_waits_is_handed_nothing(way: str):
     async with running_server() as served:
         platform = served.app.platform
-        home, token = await platform.tenants.get_home_store(), await served.key("listen:*")
+        home, token = await platform.tenants.get_default_store(), await served.key("listen:*")
         admin = served.caller(await served.key("admin", "listen:*", name="admin"))
         revoked = served.caller(token)
         if way == "take":
@@ -131,7 +131,7 @@ async def test_a_long_poll_returns_nothing_if_its_key_is_revoked_meanwhile(monke
         poll = served.caller(token).get(f"/v1/runs/{sent}/result", params={"wait": 20})
         waiting = asyncio.create_task(poll)
         await asyncio.sleep(0.05)
-        await revoke_key(await served.app.platform.tenants.get_home_store(), token.split("_")[1], 1.0)
+        await revoke_key(await served.app.platform.tenants.get_default_store(), token.split("_")[1], 1.0)
         served.app.platform.authenticator.invalidate(token.split("_")[1])
         await admin.post(f"/v1/deliveries/{delivery['id']}/complete", json={"output": "secret"})
         answer = await asyncio.wait_for(waiting, 20)
@@ -275,14 +275,14 @@ async def test_an_invalid_key_is_not_made(body: dict[str, object]):
     async with running_server() as served:
         answer = await served.caller().post("/v1/keys", json=body)
         assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
-        assert await list_keys(await served.app.platform.tenants.get_home_store()) == []
+        assert await list_keys(await served.app.platform.tenants.get_default_store()) == []
 
 
 async def test_the_id_of_an_existing_key_is_not_used_again(monkeypatch: pytest.MonkeyPatch):
     ids = iter(["a" * 12, "a" * 12, "b" * 12])
     monkeypatch.setattr(kept_keys.secrets, "token_hex", lambda size: next(ids))
     async with running_server() as served:
-        home = await served.app.platform.tenants.get_home_store()
+        home = await served.app.platform.tenants.get_default_store()
         made = [(await create_key(home, "x", ["read"], "default", now=1.0))[0].id for _ in range(2)]
         assert made == ["a" * 12, "b" * 12]
 

@@ -163,7 +163,7 @@ async def both(worker: bool = True) -> AsyncIterator[tuple[Client, Client]]:
         async with running_worker(served):
             if worker:
                 await stack.enter_async_context(running_worker(served))
-        store = Client.from_connections(tenant.connection)
+        store = Client.from_connections(tenant.connections)
         yield store, await stack.enter_async_context(Client(server.address))
 
 

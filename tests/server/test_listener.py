@@ -458,7 +458,7 @@ async def test_a_cancelled_listener_releases_what_it_holds():
 
 async def test_a_key_that_may_not_listen_ends_the_loop():
     async with running_live_server() as server:
-        store = await server.app.platform.tenants.get_home_store()
+        store = await server.app.platform.tenants.get_default_store()
         _, reader = await create_key(store, "reader", ["read"], "default", now=time.time())
         _, elsewhere = await create_key(store, "other", ["listen:other"], "default", now=time.time())
         for key, error in ((None, Unauthenticated), (reader, NotAllowed), (elsewhere, NotAllowed)):

@@ -239,7 +239,7 @@ async def test_exactly_the_scopes_that_are_meant_to_may_call_it(endpoint: Endpoi
     async with furnished("default", "mine", "secret") as (served, objects, clock):
         expiring = await served.key("admin", "listen:*", expires_at=datetime.fromtimestamp(clock.now + 1, UTC))
         revoked = await served.key("admin", "listen:*")
-        await revoke_key(await served.app.platform.tenants.get_home_store(), revoked.split("_")[1], clock.now)
+        await revoke_key(await served.app.platform.tenants.get_default_store(), revoked.split("_")[1], clock.now)
         tokens = {scope: await served.key(scope) for scope in SCOPES}
         answers = {scope: await call(served.caller(token), endpoint, objects) for scope, token in tokens.items()}
         assert not [answer for answer in answers.values() if answer.status_code == 401 or answer.status_code >= 500]
@@ -282,7 +282,7 @@ async def test_nothing_in_another_namespace_is_visible_or_changed(endpoint: Endp
 
 async def everything_of(served: AsgiServer, namespace: str) -> dict[str, Any]:
     tenant = await served.app.platform.tenants.get_tenant(namespace)
-    store, client, home = tenant.store, tenant.client, await served.app.platform.tenants.get_home_store()
+    store, client, home = tenant.store, tenant.client, await served.app.platform.tenants.get_default_store()
     runs = await store.list_runs(RunFilter(), limit=100)
     return {
         "runs": runs,

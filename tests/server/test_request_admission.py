@@ -43,7 +43,7 @@ async def test_a_valid_key_is_served_at_an_address_that_sent_many_invalid_ones()
 async def test_keys_that_are_looked_up_at_the_same_time_share_reads_of_the_store(monkeypatch: pytest.MonkeyPatch):
     async with running_server() as served:
         valid = [await served.key("read") for _ in range(3)]
-        store, requested = await served.app.platform.tenants.get_home_store(), list[Any]()
+        store, requested = await served.app.platform.tenants.get_default_store(), list[Any]()
         await status(served, valid[0])
         plain = store.documents.list
 
@@ -64,7 +64,7 @@ async def test_a_failing_store_fails_the_waiting_requests_and_no_later_ones(
 ):
     async with running_server() as served:
         token = await served.key("read")
-        store = await served.app.platform.tenants.get_home_store()
+        store = await served.app.platform.tenants.get_default_store()
         await status(served)
         plain = store.documents.list
 
@@ -89,7 +89,7 @@ async def test_a_key_that_is_refused_again_and_again_does_not_fill_the_audit_log
             answer = await denied.put(f"/v1/addresses/jobs-{number}", json={})
             assert answer.status_code == 403
         await denied.delete("/v1/schedules/nightly")
-        store = await served.app.platform.tenants.get_home_store()
+        store = await served.app.platform.tenants.get_default_store()
         assert len(await store.audit_log.list(limit=1000)) == audit_log.MAX_ENTRIES_PER_WINDOW
         clock.now += audit_log.WINDOW_S
         await denied.put("/v1/addresses/jobs", json={})  # the next window begins
@@ -106,7 +106,7 @@ async def test_counted_denials_are_logged_when_the_server_stops(monkeypatch: pyt
     noted: list[AuditEvent] = []
     async with running_server() as served:
         denied = served.caller(await served.key("read"))
-        store = await served.app.platform.tenants.get_home_store()
+        store = await served.app.platform.tenants.get_default_store()
         plain = store.audit_log.append
 
         async def note_audit(entries: Sequence[AuditEvent]) -> None:

@@ -220,7 +220,7 @@ async def test_the_outside_learns_nothing_of_the_servers_own_troubles(
     error: Exception, status: int, type: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     async with running_server() as served:
-        store = await served.app.platform.tenants.get_home_store()
+        store = await served.app.platform.tenants.get_default_store()
         assert (await served.caller().get("/v1/whoami")).status_code == 200
 
         async def fail(*_: Any, **__: Any) -> None:

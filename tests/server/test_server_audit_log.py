@@ -72,7 +72,7 @@ async def test_the_audit_log_has_allowed_and_denied_requests_with_their_targets(
 
 async def test_a_request_that_cannot_be_audited_is_not_carried_out(monkeypatch: pytest.MonkeyPatch):
     async with running_server() as served:
-        store = await served.app.platform.tenants.get_home_store()
+        store = await served.app.platform.tenants.get_default_store()
 
         async def fail(entries: Sequence[AuditEvent]) -> None:
             raise StoreUnavailable("gone")

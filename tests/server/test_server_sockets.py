@@ -234,7 +234,7 @@ async def test_only_a_proxy_that_is_trusted_is_believed():
     async def remote_seen(**more: Any) -> list[str]:
         async with running_live_server(settings=Settings(), **more) as server:
             platform = server.app.platform
-            home = await platform.tenants.get_home_store()
+            home = await platform.tenants.get_default_store()
             async with httpx2.AsyncClient(base_url=server.address) as client:
                 token = (await client.post("/v1/keys", json={"name": "a", "scopes": ["admin"]})).json()["token"]
                 headers = {"authorization": f"Bearer {token}", "x-forwarded-for": "203.0.113.9"}

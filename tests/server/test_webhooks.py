@@ -421,12 +421,12 @@ async def test_a_server_that_stops_waits_a_moment_for_responses_and_releases_eve
         # It waits for the first one's slot. That the store says it is held does not mean that this server knows.
         await asyncio.wait_for(second_taken.wait(), 20)
         platform = world.served.app.platform
-        connection = platform.tenants.list_open()[0].connection
+        connections = platform.tenants.list_open()[0].connections
         after: list[Any] = []
 
         async def closing() -> None:  # what the store says when the sender has stopped
             for run in runs:
-                row, [delivery] = await connection.read(run), await read_deliveries(connection, run)
+                row, [delivery] = await connections.read(run), await read_deliveries(connections, run)
                 after.append((row.state, row.delivery_count, delivery.state, delivery.reason))
 
         monkeypatch.setattr(platform.tenants.list_open()[0].dispatcher, "close", closing)

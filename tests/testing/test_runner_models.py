@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from holdfast import Agent, Budget, UsageError, current_step, llm_step, parallel, step, tool, workflow
+from holdfast import Agent, Budget, RunContext, UsageError, current_step, llm_step, parallel, step, tool, workflow
 from holdfast.errors import DefinitionError
 from holdfast.testing import Runner, RunResult, ScriptedModel, answer, call
 
@@ -159,3 +159,23 @@ def test_without_a_model_those_of_the_code_are_asked() -> None:
 def test_a_name_is_no_model_to_test_with(mistake: Any) -> None:
     with pytest.raises((UsageError, DefinitionError), match="model"):
         Runner(model=mistake)
+
+
+@tool
+async def name_user(ctx: RunContext[str]) -> str:
+    """Name the user."""
+    did.append(ctx.deps)
+    return ctx.deps
+
+
+greeter = Agent("openai:gpt-4o", name="runner-models-greeter", tools=[name_user], deps_type=str)
+
+
+@pytest.mark.asyncio
+async def test_a_start_that_joins_a_run_brings_its_deps() -> None:
+    runner = Runner(model=ScriptedModel([call("name_user"), "Hello."]))
+    runner.simulate_crash_before(step=2)
+    first = await runner.run(greeter.options(dedup="door"), "Greet.", deps="Ada")
+    assert first.has_crashed
+    second = await runner.run(greeter.options(dedup="door"), "Greet.", deps="Bo")
+    assert (second.run_id, second.status, did) == (first.run_id, "completed", ["Bo"])

@@ -1,9 +1,9 @@
 """The agent loop: workflow code that calls the model, executes the tool calls it asks for, and calls it again.
 
-A run begins with what is recorded before the first model call: the previous run of its session, if it is in one (and
-the wait for that run's end), the instructions, if a function makes them, and the tools of its toolsets. Then each turn
-is a model call, and one command for every call in the answer, all issued at once, each recorded as it finishes
-(``tool_calls``). The cost of a turn does not grow with the conversation: nothing here walks through it.
+Before the first model call, a run records: the previous run of its session, if it is in one (and the wait for that
+run's end), the instructions, if a function makes them, and the tools of its toolsets. Then each turn is a model call,
+and one command for every tool call in the answer, all issued at once, each recorded as it finishes (``tool_calls``).
+The cost of a turn does not grow with the conversation: nothing here walks through it.
 
 When the context is full, the model call records that, the conversation is compacted, and the call is made again.
 
@@ -55,12 +55,13 @@ async def run_agent(
     """One run of an agent, from the prompt to the answer."""
     execution = get_current_execution()
     assert execution is not None
+    # No `finally`: a run that is only evicted from memory raises a BaseException, and keeps its deps.
     try:
         result = await _run_turns(execution, agent, prompt, message_history, session)
     except Exception:
         clear_run_deps(execution.run_id)
         raise
-    clear_run_deps(execution.run_id)  # not when the run only leaves memory: that is not an `Exception`
+    clear_run_deps(execution.run_id)
     return result
 
 
@@ -72,16 +73,15 @@ async def _run_turns(
     session: str | None,
 ) -> AgentResult[Any]:
     previous = None if session is None else await _await_previous_run(execution, agent)
-    instructions = await _get_instructions(execution, agent)
+    instructions = agent.add_guidance(await _get_instructions(execution, agent))
     tools = await list_toolset_tools(execution, agent.toolsets)
-    catalog = ToolCatalog(agent, tools, agent.add_guidance(instructions))
+    catalog = ToolCatalog(agent, tools, instructions)
     conversation = Conversation(load_messages(message_history or []))
-    conversation.add_prompt(prompt, execution.loop.time(), agent.add_guidance(instructions))
+    conversation.add_prompt(prompt, execution.loop.time(), instructions)
     catalog.reveal_earlier_tools(conversation.messages)
     planner = PlanTracker(agent.output_spec) if agent.has_planning else None
     seen_parts = SeenParts()
-    invalid_count = 0
-    """Consecutive answers that do not fit the output type."""
+    invalid_count = 0  # consecutive answers that do not fit the output type
     while conversation.turn_count < agent.max_turns:
         is_last = conversation.turn_count + 1 == agent.max_turns
         model_call = ModelCall(
@@ -97,12 +97,13 @@ async def _run_turns(
             context_limit=None
             if agent.compaction is None
             else ContextLimit(agent.compaction, conversation.is_just_compacted),
-            should_continue=agent.output.continue_truncated and not is_last,
+            continue_if_truncated=agent.output.continue_truncated and not is_last,
         )
         try:
             reply, outcome = await issue_within_budget(execution, StepCall(MODEL_CALL_STEP, (model_call,), {}))
         except ContextFull as full:
-            settings = agent.compaction or Compaction()  # none: a deploy turned compaction off since it was recorded
+            # None if a deploy turned compaction off after `ContextFull` was recorded.
+            settings = agent.compaction or Compaction()
             await compact(execution, settings, model_call, full.context_window, conversation)
             previous = None if previous is None else previous.trim_after_compaction(conversation)
             seen_parts = SeenParts()

@@ -45,7 +45,7 @@ COMPACTION_STEP_NAME = "compaction"
 """The step that summarizes older messages: see ``compaction``."""
 
 InstructionsBuilder = Callable[[str | None], str | None]
-"""Returns the instructions of the first message, given the recorded value of the step ``INSTRUCTIONS``, if there is
+"""Returns the instructions of the first message, given the recorded value of ``INSTRUCTIONS_STEP``, if there is
 one. Only the agent's code knows all of them."""
 
 
@@ -108,8 +108,7 @@ class Conversation:
         from pydantic_ai.messages import ModelRequest
 
         parts: list[ModelRequestPart] = []
-        extra_parts: list[ModelRequestPart] = []
-        """Further content from tools, which comes after all results."""
+        extra_parts: list[ModelRequestPart] = []  # further content from tools, which comes after all results
         for call, outcome in zip(calls, outcomes, strict=True):
             parts.append(self._make_tool_result(call, outcome, extra_parts))
         for outcome in outcomes:
@@ -142,7 +141,10 @@ class Conversation:
         self.last_usage = None  # the provider counted another context
 
     def build_context(self, earlier_messages: list[ModelMessage]) -> list[ModelMessage]:
-        """The messages that the model gets, after those of earlier runs of the session. May extend that list."""
+        """All messages that the model gets, including those of earlier runs.
+
+        May extend ``earlier_messages`` in place.
+        """
         if self.earlier_count is None:
             earlier_messages += self.context
             return earlier_messages
@@ -222,7 +224,7 @@ def _note_changed_arguments(content: Any, answer: Answer | None, arguments: dict
         return f"{note} to {json.dumps(arguments, ensure_ascii=False)}. {content}"
     note_fields = {"note": f"{note}. It was made with these.", "arguments": arguments}
     parts = get_parts_with_images(content)
-    # An image is one only at the top of a result: within other data, the model would read it as text.
+    # The model sees an image only at the top level of a result: within other data, it would read it as text.
     return {**note_fields, "result": content} if parts is None else [note_fields, *parts]
 
 

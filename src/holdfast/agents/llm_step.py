@@ -143,19 +143,20 @@ def llm_step(
     if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"@llm_step: max_turns={max_turns!r} must be a whole number, 1 or more")
     chain = make_model_chain(model, fallback, model_options, "@llm_step")
-    mark = _LlmModifier(chain, output_type, instructions, max_turns)
+    modifier = _LlmModifier(chain, output_type, instructions, max_turns)
 
     def decorate(target: Any) -> Any:
         function = get_wrapped_function(target)
         if isinstance(function, Step):
-            return mark.apply_to(cast("Step[..., Any]", function))
+            return modifier.apply_to(cast("Step[..., Any]", function))
         if not inspect.isfunction(function):
             raise DefinitionError(f"@llm_step goes on a function or a step, not on {function!r}")
-        marks = get_modifiers(target)
-        if any(isinstance(existing, _LlmModifier) for existing in marks):
+        modifiers = get_modifiers(target)
+        if any(isinstance(existing, _LlmModifier) for existing in modifiers):
             raise _make_duplicate_error(f"{function.__name__!r} ({format_location(function)})")
-        alone: Any = mark.apply_to(Step(define_step(function)))
-        alone.holdfast_below, alone.holdfast_marks = function, [*marks, mark]  # for an `@step` above, if there is one
+        alone: Any = modifier.apply_to(Step(define_step(function)))
+        # For an `@step` above, if there is one.
+        alone.holdfast_below, alone.holdfast_modifiers = function, [*modifiers, modifier]
         return alone
 
     return decorate

@@ -144,8 +144,8 @@ def _has_files(value: Any) -> bool:
         return False  # without the library, there are none
     from pydantic_ai.messages import ToolReturn, is_multi_modal_content
 
+    # Containers that were searched. The codec of the declared type refuses one that contains itself.
     seen: set[int] = set()
-    """Containers that were searched. The codec of the declared type refuses one that contains itself."""
 
     def search(part: Any) -> bool:
         if isinstance(part, dict | list | tuple):

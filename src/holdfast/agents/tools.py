@@ -7,7 +7,8 @@ a ``Step``: workflow code may call it as well. A first parameter that is annotat
 the model: it describes the run, and contains the ``deps``.
 
 A tool that needs an approval (``tool_approvals``) has two kinds of calls. The model's call finds out whether a person
-must approve, and if so, ends with that. The approved call uses the approved arguments, and needs no approval.
+must approve, and if so, raises ``ApprovalRequired``. The approved call uses the approved arguments, and needs no
+approval.
 """
 
 from __future__ import annotations
@@ -169,8 +170,8 @@ class Tool(Step[P, R]):
         """Whether a step of its own decides if a person must approve.
 
         This is so if every call needs an approval. It is so for a ``once`` tool: its step must not begin earlier,
-        because after a crash nothing would show whether the tool was called. And it is so if only one of the two is
-        async, because they run in different threads.
+        because after a crash nothing would show whether the tool was called. And it is so if the rule is async and the
+        tool is not: a plain tool runs in a thread, which cannot await the rule.
         """
         step = self.definition
         return not requirement.is_function or step.effect is Effect.ONCE or (requirement.is_async and not step.is_async)
@@ -186,8 +187,8 @@ class Tool(Step[P, R]):
         requirement = call.requirement
         if requirement is not None:
             deps = await get_deps_async(call.agent, call.deps_type) if requirement.has_context else None
-            answer = self._evaluate(requirement, call, deps, args, kwargs)
-            self._check_approval(call, args, kwargs, await answer if requirement.is_async else answer)
+            rule_result = self._evaluate_rule(requirement, call, deps, args, kwargs)
+            self._check_approval(call, args, kwargs, await rule_result if requirement.is_async else rule_result)
         if self.has_context:
             args.insert(0, self._make_context(await get_deps_async(call.agent, call.deps_type), call))
         return await self.definition.function(*args, **kwargs)
@@ -197,20 +198,20 @@ class Tool(Step[P, R]):
         requirement = call.requirement
         if requirement is not None:
             deps = get_deps(call.agent, call.deps_type) if requirement.has_context else None
-            self._check_approval(call, args, kwargs, self._evaluate(requirement, call, deps, args, kwargs))
+            self._check_approval(call, args, kwargs, self._evaluate_rule(requirement, call, deps, args, kwargs))
         if self.has_context:
             args.insert(0, self._make_context(get_deps(call.agent, call.deps_type), call))
         return self.definition.function(*args, **kwargs)
 
-    def _evaluate(
+    def _evaluate_rule(
         self, requirement: ApprovalRequirement, call: _ModelToolCall, deps: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
         context = self._make_context(deps, call) if requirement.has_context else None
         return requirement.evaluate(context, self._parameters.name_arguments(args, kwargs))
 
-    def _check_approval(self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any], answer: Any) -> None:
-        """Raise ``ApprovalRequired`` if the rule's answer says so. A step that only checks raises in any case."""
-        reason = get_approval_reason(answer, self.name)
+    def _check_approval(self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any], rule_result: Any) -> None:
+        """Raise ``ApprovalRequired`` if the rule's result says so. A step that only checks raises in any case."""
+        reason = get_approval_reason(rule_result, self.name)
         if reason is not None:
             shown = format_arguments(self._parameters, self._context_parameter, call.raw_arguments, args, kwargs)
             raise make_approval_required(self.name, call.agent, shown, reason, call.policy)
@@ -312,13 +313,13 @@ def tool(
         made = define_step(
             function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect, retry, noun="tool"
         )
-        where = f"tool {made.name!r} ({format_location(function)})"
-        check_name(made.name, where)
-        _check_not_method(function, where)
+        subject = f"tool {made.name!r} ({format_location(function)})"
+        check_name(made.name, subject)
+        _check_not_method(function, subject)
         hints = resolve_hints(function)
         parameters = list(inspect.signature(function).parameters.values())
-        context = find_context_parameter(parameters, hints, where)
-        from_model = FunctionParameters(made.name, where, parameters[1:] if context else parameters, hints)
+        context = find_context_parameter(parameters, hints, subject)
+        from_model = FunctionParameters(made.name, subject, parameters[1:] if context else parameters, hints)
         stripped = None if description is None else description.strip()
         return Tool(made, stripped, from_model, context, requires_approval)
 
@@ -392,8 +393,8 @@ def check_name(name: str, subject: str, hint: str = "with `@tool(name=...)`") ->
 def _check_decoratable(value: Any) -> None:
     if callable(value) and not inspect.isroutine(value) and not isinstance(value, Step | staticmethod):
         raise DefinitionError(f"@tool goes on a function, not on {value!r}: write one that calls it")
-    for mark in get_modifiers(cast(Any, value)):
-        raise DefinitionError(f"{mark.decorator_name} goes with @step, not with @tool: {value!r}")
+    for modifier in get_modifiers(cast(Any, value)):
+        raise DefinitionError(f"{modifier.decorator_name} goes with @step, not with @tool: {value!r}")
 
 
 def _check_not_method(function: Callable[..., Any], subject: str) -> None:

@@ -140,10 +140,7 @@ class Runtime:
         # A caller that names the run to join means no other one.
         join_orphan = new.has_generated_id and not options.new and not new.dedup_key
         run = resolve_start(await engine.start(new, join_orphan=join_orphan), new)
-        if given.bind_run is not None and run.id != new.id:
-            given.bind_run(run.id)
-            if given.unbind_run is not None:
-                given.unbind_run(new.id)
+        given.rebind_run(new.id, run.id)
         return workflow.get_handle(self.store_provider, run.id)
 
     async def run_worker(

@@ -99,18 +99,18 @@ def apply_modifier(modifier: StepModifier, target: Any) -> Any:
         return modifier.apply_to(target)  # pyright: ignore[reportUnknownArgumentType]
     if not inspect.isfunction(target):
         raise DefinitionError(f"{modifier.decorator_name} goes on a method of a class workflow, not on {target!r}")
-    target.holdfast_marks = [*modifiers, modifier]  # type: ignore[attr-defined]
+    target.holdfast_modifiers = [*modifiers, modifier]  # type: ignore[attr-defined]
     return target
 
 
 def get_wrapped_function(target: Any) -> Any:
-    """The function itself, if a decorator has already made a step of it, in case there is no ``@step`` above."""
+    """The function below a decorator such as ``@llm_step``, which makes a step of it already; else the target."""
     return getattr(target, "holdfast_below", target)
 
 
 def get_modifiers(function: Callable[..., Any]) -> list[StepModifier]:
     """The modifiers that wait for ``@step``, the lowest first."""
-    return getattr(function, "holdfast_marks", [])
+    return getattr(function, "holdfast_modifiers", [])
 
 
 async def invoke(execution: Execution, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -236,7 +236,7 @@ def step(
             several of them.
         after: in a class workflow, steps that must have ended before, without taking their outputs.
         when: in a class workflow, a plain function that decides whether the step runs. Its parameters are named like
-            earlier steps or inputs; the only other one takes the output of the only dependency.
+            earlier steps or inputs; if the step has one dependency, one other parameter may take its output.
         each: in a class workflow, the parameter that takes the items of a list one by one; the output is a list, too.
         name: the step's name in the journal (default: the function's name).
         retries: how many more attempts after a failed one.
@@ -317,54 +317,56 @@ def define_step(
         )
     if isinstance(function, Step) or not callable(function):
         raise DefinitionError(f"@{noun} goes on a function, not on {function!r}")
-    label = name or getattr(function, "__name__", None)
-    if not label:
+    step_name = name or getattr(function, "__name__", None)
+    if not step_name:
         raise DefinitionError(f"{function!r} has no name: give it one with `@{noun}(name=...)`")
-    where = f"{noun} {label!r} ({format_location(function)})"
+    subject = f"{noun} {step_name!r} ({format_location(function)})"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise DefinitionError(
-            f"{where} is a generator; a {noun} returns one value: collect the items and return a list"
+            f"{subject} is a generator; a {noun} returns one value: collect the items and return a list"
         )
     try:
-        kind = Effect(effect)
+        parsed_effect = Effect(effect)
     except ValueError:
-        raise DefinitionError(f"{where}: effect={effect!r} is none of {', '.join(Effect)}") from None
+        raise DefinitionError(f"{subject}: effect={effect!r} is none of {', '.join(Effect)}") from None
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DefinitionError(f"{where}: retries={retries!r} must be a whole number, 0 or more")
+        raise DefinitionError(f"{subject}: retries={retries!r} must be a whole number, 0 or more")
     if retry is None:
         # Exception classes are callable, too, so a predicate is a callable that is not a class.
         retry_if = retry_on if callable(retry_on) and not isinstance(retry_on, type) else None
         policy = RetryPolicy(
             retries=retries,
-            backoff=declared_seconds(backoff, f"{where}: backoff") or 1.0,
-            max_backoff=declared_seconds(max_backoff, f"{where}: max_backoff") or 60.0,
+            backoff=declared_seconds(backoff, f"{subject}: backoff") or 1.0,
+            max_backoff=declared_seconds(max_backoff, f"{subject}: max_backoff") or 60.0,
             give_up_after=None,
             retry_on=_validate_exception_types(
-                Exception if retry_if or retry_on is None else retry_on, f"{where}: retry_on"
+                Exception if retry_if or retry_on is None else retry_on, f"{subject}: retry_on"
             ),
             retry_if=retry_if,
-            give_up_on=_validate_exception_types(give_up_on, f"{where}: give_up_on"),
+            give_up_on=_validate_exception_types(give_up_on, f"{subject}: give_up_on"),
         )
     else:
-        policy = validate_retry_policy(retry, where)
+        policy = validate_retry_policy(retry, subject)
         if (retries, backoff, max_backoff, retry_on) != (0, 1.0, 60.0, None) or give_up_on != ():
-            raise DefinitionError(f"{where} has retry=, which replaces the other options of retries: put them into it")
-    if kind is Effect.ONCE and policy.retries != 0:
+            raise DefinitionError(
+                f"{subject} has retry=, which replaces the other options of retries: put them into it"
+            )
+    if parsed_effect is Effect.ONCE and policy.retries != 0:
         raise DefinitionError(
-            f"{where} has effect='once', so it gets one attempt: drop "
+            f"{subject} has effect='once', so it gets one attempt: drop "
             f"{'retry=' if policy is retry else f'retries={retries}'}, or make it idempotent"
         )
     hints = resolve_hints(function)
     return StepDefinition(
-        name=label,
+        name=step_name,
         function=function,
         is_async=is_async(function),
         output_codec=codec_for(hints.get("return", inspect.Signature.empty)),
         parameters=tuple(inspect.signature(function).parameters),
         namespace=getattr(function, "__globals__", {}),
         retry=policy,
-        timeout_s=declared_seconds(timeout, f"{where}: timeout"),
-        effect=kind,
+        timeout_s=declared_seconds(timeout, f"{subject}: timeout"),
+        effect=parsed_effect,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
-from holdfast.admission.durations import Duration, declared_seconds, duration_to_seconds
+from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
 from holdfast.authoring.children import call_child, start_child
@@ -54,6 +54,14 @@ class PreparedStart(NamedTuple):
     """Called with the run's id before the run starts in this process, for values that are never recorded."""
     unbind_run: Callable[[str], None] | None = None
     """Called with the same id if that run does not exist after all, because another one was joined."""
+
+    def rebind_run(self, new_id: str, joined_id: str) -> None:
+        """Bind the run that the start joined in place of the new one, unless they are the same."""
+        if self.bind_run is None or joined_id == new_id:
+            return
+        self.bind_run(joined_id)
+        if self.unbind_run is not None:
+            self.unbind_run(new_id)
 
 
 _QUEUE_HINT = "write queue=, the name of the queue"
@@ -119,7 +127,7 @@ class Workflow(Generic[P, R]):
         dedup: str | int | None = None,
         debounce: Duration | None = None,
         max_debounce: Duration | None = None,
-        delay: Duration | None = None,
+        delay: Duration = 0.0,
         priority: int = 0,
         tags: Collection[str] = (),
         new: bool = False,
@@ -129,11 +137,11 @@ class Workflow(Generic[P, R]):
         """The same workflow with options for the runs that are started through it.
 
         Args:
-            id: the run's id; starting it again is the same run.
+            id: the run's id; starting it again joins that run.
             queue: the queue it waits in, instead of the workflow's own: its name, or a ``Queue`` with limits.
             key: its key in the queue, such as a customer (default: from the queue's key template).
-            dedup: while there is an unfinished run of this workflow and queue with the same key, join that one,
-                whatever its inputs, and start none. Not for runs that workflow code starts.
+            dedup: while there is an unfinished run of this workflow and queue with the same ``dedup`` key, join
+                that one, whatever its inputs, and start none. Not for runs that workflow code starts.
             debounce: with ``dedup``, how long to wait for another start: until the run begins, each start replaces its
                 inputs and restarts the wait. Seconds, a ``timedelta``, or text such as ``5 s``.
             max_debounce: the longest total delay of a debounced run (default: no limit).
@@ -153,7 +161,7 @@ class Workflow(Generic[P, R]):
             dedup=dedup,
             debounce=debounce,
             max_debounce=max_debounce,
-            delay=0.0 if delay is None else duration_to_seconds(delay, "delay"),
+            delay=delay,
             priority=priority,
             tags=tags,
             new=new,
@@ -231,14 +239,14 @@ def workflow(
     Args:
         function: an ``async def``. Its steps are recorded; the rest of it must do the same thing every time. Or a class
             whose methods have ``@step(1)``, ``@step(2, depends_on=1)`` and so on.
-        id: a template for the run's id, such as ``"etl-{customer}"``; its fields are the workflow's inputs. Starting a
-            workflow twice with the same id is the same run.
+        id: a template for the run's id, such as ``"etl-{customer}"``; its fields are the workflow's inputs. If a run
+            with this id exists, starting it again joins that run.
         name: the workflow's name in the store (default: the name of the function or class).
         queue: the queue its runs wait in: its name, or a ``Queue`` with limits, as in ``Queue("llm", concurrency=10)``.
         timeout: seconds after its start at which a run that has not ended fails with ``RunTimedOut``.
         tags: labels to list its runs by.
-        max_deliveries: how often the worker of a run may die while it holds nothing else, with nothing new recorded,
-            before the run is ``dead`` (see ``holdfast dead``).
+        max_deliveries: the number of worker deaths that make a run ``dead`` (see ``holdfast dead``); a death counts if
+            the worker held only this run and the run recorded nothing new.
         version: the version of this code, such as ``"2"``. Only workers that have this version execute its runs.
         serves: other versions that this code executes runs of; ``""`` means runs without a version.
         schedule: starts runs at set times, as in ``Schedule(cron="0 2 * * *", zone="Europe/Berlin")``.
@@ -273,16 +281,16 @@ def _define_workflow(
     version: str,
     serves: Collection[str],
 ) -> Workflow[..., Any]:
-    label = name or function.__name__
+    workflow_name = name or function.__name__
     numbers: dict[str, int] = {}
     if isinstance(function, type):
-        function, graph, where = _build_class_runner(function, label, id_template, queue)
+        function, graph, subject = _build_class_runner(function, workflow_name, id_template, queue)
         signature, hints = graph.build_signature()
         hints["return"], numbers = graph.build_result_type(function.__name__), graph.step_numbers
         namespace = getattr(sys.modules.get(function.__module__), "__dict__", {})
     else:
-        where = f"workflow {label!r} ({format_location(function)})"
-        _check_async(function, where)
+        subject = f"workflow {workflow_name!r} ({format_location(function)})"
+        _check_async(function, subject)
         signature, hints = inspect.signature(function), resolve_hints(function)
         namespace = getattr(function, "__globals__", {})
     defaults = {
@@ -291,45 +299,45 @@ def _define_workflow(
         if parameter.default is not inspect.Parameter.empty
     }
     definition = WorkflowDefinition(
-        name=label,
+        name=workflow_name,
         function=function,
-        inputs_codec=InputsCodec(label, signature, hints),
+        inputs_codec=InputsCodec(workflow_name, signature, hints),
         output_codec=codec_for(hints.get("return", inspect.Signature.empty)),
         namespace=namespace,
-        id_template=_validate_template(id_template, signature, where),
+        id_template=_validate_template(id_template, signature, subject),
         defaults=defaults,
-        queue_key=make_queue_key(queue, signature, defaults, where),
-        queue=resolve_queue_name(queue, where),
-        timeout_s=declared_seconds(timeout, f"{where}: timeout"),
-        tags=validate_tags(tags, where),
+        queue_key=make_queue_key(queue, signature, defaults, subject),
+        queue=resolve_queue_name(queue, subject),
+        timeout_s=declared_seconds(timeout, f"{subject}: timeout"),
+        tags=validate_tags(tags, subject),
         step_numbers=numbers,
-        max_deliveries=resolve_max_deliveries(max_deliveries, where),
-        version=validate_version(version, where),
-        also_served_versions=validate_served_versions(serves, version, where),
+        max_deliveries=resolve_max_deliveries(max_deliveries, subject),
+        version=validate_version(version, subject),
+        also_served_versions=validate_served_versions(serves, version, subject),
     )
     register(definition)
     return Workflow(definition)
 
 
 def _build_class_runner(
-    cls: type[Any], label: str, id_template: str | None, queue: str | Queue
+    cls: type[Any], workflow_name: str, id_template: str | None, queue: str | Queue
 ) -> tuple[Callable[..., Any], Graph, str]:
-    """The function that runs a class workflow, with the name and the source location of the class."""
+    """The function that runs a class workflow, its graph, and the subject for error messages."""
     location = find_class_location(cls)
-    where = f"workflow {label!r} ({location.file}:{location.line})"
+    subject = f"workflow {workflow_name!r} ({location.file}:{location.line})"
     key = queue.key if isinstance(queue, Queue) else None
     fields = [
         field
         for template in (id_template, key)
         if template is not None
-        for field in _parse_template_fields(template, where)
+        for field in _parse_template_fields(template, subject)
     ]
-    graph = build_graph(read_members(cls, where), fields, where)
+    graph = build_graph(read_members(cls, subject), fields, subject)
     function: Any = make_runner(graph)
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(function, attribute, getattr(cls, attribute))
     function.holdfast_defined_at, function.holdfast_class, function.holdfast_graph = location, cls, graph
-    return function, graph, where
+    return function, graph, subject
 
 
 def _check_async(function: Callable[..., Any], subject: str) -> None:

@@ -1,4 +1,6 @@
-"""``Client``: runs by workflow name, in a store or on a Holdfast server. It imports none of the user's code.
+"""``Client``: starts runs by workflow name and operates on them, in a store or on a Holdfast server.
+
+It imports none of the user's code.
 
 ``Client`` works on a store, with the functions in ``services`` and ``reports``. ``Client(url)`` returns an
 ``HttpClient`` instead if the URL is that of a server: a subclass that overrides every operation with a request.
@@ -71,7 +73,7 @@ class Client(RunOperations, AdminOperations):
     Args:
         url: a store, such as ``sqlite:///runs.db``, or a Holdfast server, such as ``https://holdfast.example``;
             default: ``HOLDFAST_URL``, else the default file.
-        namespace: whose runs, where several programs or tenants share a store; default: what the URL says, else
+        namespace: the namespace, if several programs or tenants share a store; default: what the URL says, else
             ``HOLDFAST_NAMESPACE``, else ``default``. On a server, the key determines it.
         max_value: the largest value that is sent, in bytes; default: 64 MiB.
         encryption: what the workers of the store encrypt with, such as ``AesEncryption(key)``; default: the keys in
@@ -229,8 +231,10 @@ class Client(RunOperations, AdminOperations):
     async def start_many(self, workflow: str, calls: Iterable[CallArguments]) -> list[str]:
         """Start (or join) a run for each of ``calls``, a thousand in one commit, and return their ids in order.
 
-        A call is a tuple of arguments, or a mapping of them. If one cannot be started, this raises what ``start`` would
-        raise, and those before it are started. With an id template, the same call may then be made again.
+        A call is a tuple of arguments, or a mapping of them. One that cannot be started raises what ``start`` would
+        raise. If its arguments are invalid, no run of its batch of up to 1000 is started; if it cannot join an existing
+        run, the rest of its batch is. Earlier batches stay started. With an id template, you can safely call this
+        again.
         """
         store = await self.connections.created_store()
         spec = await find_spec(store, workflow, self._options.version)
@@ -341,8 +345,8 @@ class Client(RunOperations, AdminOperations):
     ) -> AsyncGenerator[TailEvent]:
         """What happens in all runs, as it happens: ``async for event in client.tail():``. It continues until closed.
 
-        Runs that begin, steps that end, answers, approvals, failures, takeovers, and ends; for one run, ``events`` says
-        more. It continues across broken connections and restarts of the server.
+        Yields run starts, step ends, answers, approvals, failures, takeovers, and run ends. For a single run,
+        ``events`` has more detail. It continues across broken connections and restarts of the server.
 
         Args:
             workflow: only runs of this workflow.
@@ -399,7 +403,7 @@ class Client(RunOperations, AdminOperations):
         concurrency: int = 1,
         name: str | None = None,
     ) -> None:
-        """Call an async function with each delivery of an address, and end its run with what it returns.
+        """Call an async function with each delivery of an address. Its return value completes the delivery's run.
 
         Continues until it is cancelled, and then releases the deliveries that it holds. Arguments as for ``listen``.
         """

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from holdfast.admission.durations import Duration, timeout_to_seconds
 from holdfast.client.delivery_approvals import DeliveryApproval, InvalidAnswer
 from holdfast.client.delivery_steps import (
+    DeliveryStep,
     OutcomeCodec,
     RecordedStep,
-    StepCall,
     UnfinishedStep,
     UsageSource,
     call_function,
@@ -160,7 +160,7 @@ class Delivery:
             kwargs: for the function.
         """
         self.check_active()
-        step = StepCall(self, name, function, args, kwargs, retries=retries, once=once, usage=usage)
+        step = DeliveryStep(self, name, function, args, kwargs, retries=retries, once=once, usage=usage)
         is_recorded, value = step.find_recorded()
         if is_recorded:
             return value
@@ -170,7 +170,7 @@ class Delivery:
                 value = await self.run_while_claimed(call_function(function, args, kwargs))
                 break
             except Exception as error:
-                delay_s = step.get_retry_delay_s(error)
+                delay_s = step.begin_retry(error)
             await self.run_while_claimed(asyncio.sleep(delay_s))
         return await self.run_while_claimed(step.record(value))
 

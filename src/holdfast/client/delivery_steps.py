@@ -1,6 +1,6 @@
 """Steps of a delivery: how a step is started, attempted again, and recorded.
 
-``StepCall`` is one step in progress. ``Delivery`` and ``SyncDelivery`` use it in the same way: look for a recorded
+``DeliveryStep`` is one step in progress. ``Delivery`` and ``SyncDelivery`` use it in the same way: look for a recorded
 outcome (``find_recorded``), announce the attempt if the next listener would need to know of it (``start_attempt``),
 call the function, and record the outcome (``record``). They differ only in where the function runs: on the event loop
 or in a thread of its own, or in the thread of code that has no event loop.
@@ -131,7 +131,7 @@ def _is_typed(kind: type[Any]) -> bool:
     return issubclass(kind, BaseModel) or is_dataclass(kind)
 
 
-class StepCall:
+class DeliveryStep:
     """One step of a delivery, in progress."""
 
     def __init__(
@@ -160,7 +160,7 @@ class StepCall:
         self._codec = OutcomeCodec.from_function(function)
         self._subject = f"the output of step {name!r}"
         self._preview = preview_arguments(_list_parameters(function), args, kwargs)
-        self._started_at = datetime.now(UTC)
+        self._started_at: datetime
         self._attempt = 1
         self._error: BaseException | None = None
         """Why the attempt before this one failed."""
@@ -199,8 +199,8 @@ class StepCall:
         }
         await self._delivery.call("attempts", body)
 
-    def get_retry_delay_s(self, error: Exception) -> float:
-        """Seconds until the next attempt, after this one failed with ``error``. Raises it if this was the last."""
+    def begin_retry(self, error: Exception) -> float:
+        """Move on to the next attempt, and return the seconds to wait before it. Raises ``error`` if there is none."""
         delay_s = self._policy.compute_next_delay_s(self._attempt, error, random.random())
         if delay_s is None:
             raise error

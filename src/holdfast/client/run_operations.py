@@ -163,8 +163,8 @@ class RunOperations:
     async def retry(self, run_id: str, *, run_again: bool = False, version: str | None = None) -> None:
         """Continue a failed, cancelled, or dead run from where it went wrong.
 
-        The records that ended it are removed from its journal, with what the workflow did because of them. If a run
-        that it started failed, that run is retried too. Raises ``RetryRefused`` if the run cannot continue.
+        The records that ended it are removed from its journal, along with the records that followed from them. If a
+        run that it started failed, that run is retried too. Raises ``RetryRefused`` if the run cannot continue.
 
         Args:
             run_id: the run.
@@ -176,9 +176,9 @@ class RunOperations:
     async def settle(
         self, run_id: str, step: int | str, output: Any = NOT_GIVEN, *, happened: bool = True, by: str | None = None
     ) -> None:
-        """Decide the outcome of a ``once`` step whose worker died in it, and continue the run that failed over it.
+        """Decide the outcome of a ``once`` step whose worker died in it. The run that failed because of it continues.
 
-        With ``output``, the step returned that: it is recorded as the outcome, and the step does not run again. With
+        ``output`` is what the step returned: it is recorded as the outcome, and the step does not run again. With
         ``happened=False``, the step did not happen and runs again; no other ``once`` step does. The worker checks the
         output: if the step cannot have returned it, the run fails as before and can be settled again.
 
@@ -190,7 +190,7 @@ class RunOperations:
             by: who decides, kept with the record; default: the user of the operating system, or the server's key.
 
         Raises ``SettleRefused`` if the step's outcome is known, if something else ended the run, if the run has not
-        ended, and if another ``once`` step, which the run reached since, would run a second time.
+        ended, and if another ``once`` step that the run has reached since then would run a second time.
         """
         store = await self._provider.store()
         await settle_step(store, run_id, step, output=output, happened=happened, by=by, max_value=self.max_value)

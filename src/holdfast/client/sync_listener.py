@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from holdfast.client.delivery import Delivery
-from holdfast.client.delivery_steps import RecordedStep, StepCall, UnfinishedStep, UsageSource, is_async
+from holdfast.client.delivery_steps import DeliveryStep, RecordedStep, UnfinishedStep, UsageSource, is_async
 from holdfast.client.listener import check_ended
 from holdfast.errors import UsageError
 
@@ -166,7 +166,7 @@ class SyncDelivery:
             )
         delivery, run = self._delivery, self._thread.run
         delivery.check_active()
-        step = StepCall(delivery, name, function, args, kwargs, retries=retries, once=once, usage=usage)
+        step = DeliveryStep(delivery, name, function, args, kwargs, retries=retries, once=once, usage=usage)
         is_recorded, value = step.find_recorded()
         if is_recorded:
             return value
@@ -176,7 +176,7 @@ class SyncDelivery:
                 value = function(*args, **kwargs)
                 break
             except Exception as error:
-                delay_s = step.get_retry_delay_s(error)
+                delay_s = step.begin_retry(error)
             run(delivery.run_while_claimed(asyncio.sleep(delay_s)))
         return run(delivery.run_while_claimed(step.record(value)))
 

@@ -68,7 +68,7 @@ from holdfast.stores.workers import Worker
 PAGE_SIZE = 500
 """Maximum number of records in a page of a report."""
 MAX_LISTED_RUNS = 12
-"""Runs that a run started, or waited for, get a line each up to this number; more of them share one."""
+"""Up to this many related runs get a line each; a larger group shares one line."""
 MAX_RELATED_RUNS = 20_000
 """Maximum number of runs, started by a run, that a full report reads."""
 
@@ -279,8 +279,8 @@ class _ReportReader:
         return find_rewound_records(run, await self._read_after(min(run.rewind.failed_seqs) - 1, _BATCH_SIZE))
 
     async def _build_retry(self, rewound: Sequence[Record], related_runs: Mapping[str, Run]) -> RetryReport | None:
-        missing = [record for record in rewound if record.preview not in related_runs]
-        runs_by_id = {**await load_related_runs(self.store, missing), **related_runs}
+        unmatched_records = [record for record in rewound if record.preview not in related_runs]
+        runs_by_id = {**await load_related_runs(self.store, unmatched_records), **related_runs}
         return preview_retry(self.page.run, rewound, self._record_count, runs_by_id)
 
     async def _find_budget_refusal(self) -> BudgetExceeded | None:
@@ -379,8 +379,8 @@ class _ReportReader:
             if len(batch) < batch_size:
                 break
         found = {run.id: run for run in reversed(started)}
-        missing = [record for record in self.page.records if record.preview not in found]
-        return {**await load_related_runs(self.store, missing), **found}, len(started) >= max_count
+        unmatched_records = [record for record in self.page.records if record.preview not in found]
+        return {**await load_related_runs(self.store, unmatched_records), **found}, len(started) >= max_count
 
     # History
 
@@ -393,7 +393,7 @@ class _ReportReader:
         return [] if updates is None else [event for _, event in updates.live_events]
 
     def _build_skipped_steps(self, events: Sequence[LiveEvent]) -> tuple[SkippedStep, ...]:
-        """The steps that an ended run skipped, in the order of its code; not those of an earlier end."""
+        """The steps that an ended run skipped, in the order of its code, excluding steps skipped before a retry."""
         run = self.page.run
         if not run.state.is_terminal:
             return ()
@@ -412,7 +412,7 @@ class _ReportReader:
         counts: Counter[RecordKind] = Counter()
         for segment in self.page.segments:
             counts[segment.kind] += segment.record_count
-        # The names of records outside the page are unknown here, but not what causes internal records.
+        # Records outside the page are not loaded, so internal ones are counted by what causes them.
         internal_count = sum(1 + approval.reminder_count for approval in approvals)
         counts[RecordKind.STEP] -= internal_count + (is_agent and bool(run.session))
         counts[RecordKind.CHILD] -= is_agent and bool(run.previous_run)

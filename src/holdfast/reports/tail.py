@@ -1,11 +1,11 @@
 """What happens in all runs, as it happens: runs that begin, steps that end, answers, approvals, takeovers, ends.
 
-A store keeps a journal for each run, and no list of what happened anywhere, which would cost each step one more write.
-So a follower of all runs looks at those where something may be new, each time the store reports a change, and continues
-reading their journals:
+A store keeps a journal for each run, but no global event list, which would cost one more write per step. So a follower
+of all runs looks at those where something may be new, each time the store reports a change, and continues reading their
+journals:
 
 - runs that are new, by the order of their creation, the newest ``MAX_NEW_RUNS`` of them;
-- runs that a worker holds, as many as ``BATCH_SIZE``;
+- runs that a worker holds, up to ``BATCH_SIZE``;
 - runs that wait, the newest ``BATCH_SIZE`` of them, and those that were seen before: only if their row has changed
   since.
 

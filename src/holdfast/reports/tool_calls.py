@@ -90,8 +90,8 @@ def match_tool_calls(call_count: int, position: int, records: Sequence[Record]) 
     """
     firsts = {record.position: record for record in records if position <= record.position < position + call_count}
     statuses: dict[int, ToolCallStatus] = {}
+    # By tool: the `seq` of the approval, and the status of the call.
     approved: dict[str, list[tuple[int, ToolCallStatus]]] = {}
-    """By tool: the ``seq`` of the approval, and the status of the call."""
     for call_position, record in firsts.items():
         required = get_required_approval(record)
         if required is None and not is_cleared(record):

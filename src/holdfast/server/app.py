@@ -94,7 +94,7 @@ class Platform:
     def __init__(self, tenants: Tenants, settings: Settings) -> None:
         self.tenants = tenants
         self.settings = settings
-        self.authenticator = Authenticator(tenants.get_home_store, tenants.namespace, settings.now)
+        self.authenticator = Authenticator(tenants.get_default_store, tenants.namespace, settings.now)
         self.closing = asyncio.Event()
         """Set when the server is about to stop: long polls and streams end."""
         self.delivery_cache: LruDict[tuple[str, str], ClaimedDelivery] = LruDict(MAX_CACHED_DELIVERIES)
@@ -157,7 +157,7 @@ class App:
         """The app connected to its store, with its background tasks, until the end of the block."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.platform.tenants.close)
-            await self.platform.tenants.get_home_store()
+            await self.platform.tenants.get_default_store()
             await self.platform.tenants.get_tenant(self.platform.tenants.namespace)
             for background_task in self._background_tasks:
                 await stack.enter_async_context(asynccontextmanager(background_task)(self.platform))

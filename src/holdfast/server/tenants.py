@@ -18,18 +18,22 @@ from holdfast.stores.urls import create_store, redact_url, resolve_store_url, sp
 
 
 class Tenant:
-    """A namespace: its open store, a client over it, and what this server knows about it and may forget."""
+    """A namespace: its open store, a client over it, and this server's in-memory state for it."""
 
     def __init__(
-        self, namespace: str, connection: LoopConnections, store: Store, get_home_store: Callable[[], Awaitable[Store]]
+        self,
+        namespace: str,
+        connections: LoopConnections,
+        store: Store,
+        get_default_store: Callable[[], Awaitable[Store]],
     ) -> None:
         self.namespace = namespace
-        self.connection = connection
+        self.connections = connections
         self.store = store
-        self.client = Client.from_connections(connection)
+        self.client = Client.from_connections(connections)
         self.audit_writer = AuditWriter(store)
         self.dispatcher = Dispatcher(self)
-        self.listeners = ListenerRegistry(namespace, store, get_home_store)
+        self.listeners = ListenerRegistry(namespace, store, get_default_store)
         self.overview_feed = OverviewFeed(self)
         self.disabled_workflows = DisabledWorkflows()
         self.daily_run_counts = DailyRunCounts()
@@ -37,7 +41,7 @@ class Tenant:
     async def close(self) -> None:
         """Disconnect the listeners, and then the store."""
         await self.dispatcher.close()
-        await self.connection.close()
+        await self.connections.close()
 
 
 class Tenants:
@@ -55,18 +59,18 @@ class Tenants:
         self._open_lock = asyncio.Lock()
 
     async def get_tenant(self, namespace: str) -> Tenant:
-        """A namespace, connected."""
+        """The tenant of a namespace, connected on first use."""
         found = self._tenants.get(namespace)
         if found is None:
             async with self._open_lock:
                 found = self._tenants.get(namespace)
                 if found is None:
-                    connection = LoopConnections(with_namespace(self._url, namespace), self._store_factory)
-                    found = Tenant(namespace, connection, await connection.created_store(), self.get_home_store)
+                    connections = LoopConnections(with_namespace(self._url, namespace), self._store_factory)
+                    found = Tenant(namespace, connections, await connections.created_store(), self.get_default_store)
                     self._tenants[namespace] = found
         return found
 
-    async def get_home_store(self) -> Store:
+    async def get_default_store(self) -> Store:
         """The store that has the API keys."""
         return (await self.get_tenant(DEFAULT_NAMESPACE)).store
 

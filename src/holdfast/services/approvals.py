@@ -71,7 +71,7 @@ class Answer:
 
     @classmethod
     def from_value(cls, value: Any, answered_by: str, answered_at: float) -> Answer:
-        """The answer that gives workflow code this value: a yes, a no, a choice, or the content of a form."""
+        """The answer from which workflow code gets this value: a yes, a no, a choice, or the content of a form."""
         plain = to_json_data(value, "the answer")
         return cls(
             value is not False,
@@ -177,8 +177,8 @@ async def list_approvals(
     limit: int = 1000,
 ) -> list[ApprovalInfo]:
     """At most ``limit`` approvals that match, oldest first: open ones, or ``all``."""
-    where = ApprovalFilter(run_id, only_open=not all, workflow=workflow, assignee=assignee)
-    rows = await (await provider.store()).list_approvals(where, limit)
+    approval_filter = ApprovalFilter(run_id, only_open=not all, workflow=workflow, assignee=assignee)
+    rows = await (await provider.store()).list_approvals(approval_filter, limit)
     return decode_readable_rows(rows) if run_id is None else [ApprovalInfo.from_row(row) for row in rows]
 
 
@@ -202,12 +202,12 @@ async def find_approval(provider: StoreProvider, id: str) -> Approval:
         if len(found) == 1 or one.id == wanted:
             return one
     if found:
-        few = ", ".join(f"{one.id} ({one.request.question!r} of run {one.run_id!r})" for one in found[:MAX_LISTED])
-        raise UnknownApproval(f"{len(found)} approvals begin with {id!r}: {few}. Give more of the id.", id)
+        listed = ", ".join(f"{one.id} ({one.request.question!r} of run {one.run_id!r})" for one in found[:MAX_LISTED])
+        raise UnknownApproval(f"{len(found)} approvals begin with {id!r}: {listed}. Give more of the id.", id)
     still_open = await store.list_approvals(ApprovalFilter(), limit=MAX_LISTED)
-    few = ", ".join(f"{one.id} (run {one.run_id!r})" for one in still_open)
+    listed = ", ".join(f"{one.id} (run {one.run_id!r})" for one in still_open)
     raise UnknownApproval(
-        f"there is no approval {id!r} in {store.url}: {f'open are {few}' if few else 'none is open'}. "
+        f"there is no approval {id!r} in {store.url}: {f'open are {listed}' if listed else 'none is open'}. "
         f"`holdfast approvals --all` lists them all.",
         id,
     )
@@ -280,13 +280,13 @@ async def _submit_answer(provider: StoreProvider, row: Approval, answer: Answer,
     status = await provider.change(AnswerApproval(row.id, payload, answer.answered_by, answer.answered_at))
     if status is OpStatus.DONE:
         return True
-    now = await find_approval(provider, row.id)
-    if now.answer is not None and now.state is ApprovalState.ANSWERED:
-        first = Answer.from_payload(now.answer)
+    current = await find_approval(provider, row.id)
+    if current.answer is not None and current.state is ApprovalState.ANSWERED:
+        first = Answer.from_payload(current.answer)
         if first.is_same(answer):
             return False
-        raise _make_already_answered_error(now, first)
-    raise await _make_closed_error(provider, now)
+        raise _make_already_answered_error(current, first)
+    raise await _make_closed_error(provider, current)
 
 
 def _make_already_answered_error(row: Approval, first: Answer) -> ApprovalError:
@@ -349,26 +349,26 @@ def _validate_arguments(row: Approval, arguments: Mapping[str, Any] | None) -> d
 
 def _check_answer(row: Approval, answer: Answer) -> None:
     """Raise ``InputError`` unless this yes answers the question."""
-    question = row.request
-    label = f"approval {row.id} ({question.question!r})"
+    request = row.request
+    label = f"approval {row.id} ({request.question!r})"
     if answer.arguments is not None:
-        if not question.tool:
+        if not request.tool:
             raise InputError(f"{label} is no call of a tool: it has no arguments to edit")
-        unfit = f"the arguments for {label} do not fit tool {question.tool!r}"
-        _check_schema(question, answer.arguments, unfit, "arguments")
-    if question.tool:
+        unfit = f"the arguments for {label} do not fit tool {request.tool!r}"
+        _check_schema(request, answer.arguments, unfit, "arguments")
+    if request.tool:
         if answer.value is not None:
             raise InputError(
-                f"{label} is a call of tool {question.tool!r}: approve of it without a value, or with other arguments="
+                f"{label} is a call of tool {request.tool!r}: approve of it without a value, or with other arguments="
             )
-    elif question.choices:
-        if answer.value not in question.choices:
+    elif request.choices:
+        if answer.value not in request.choices:
             problem = "needs a choice" if answer.value is None else f"cannot be answered with {answer.value!r}"
-            raise InputError(f"{label} {problem}: choose one of {', '.join(question.choices)}")
-    elif question.form_schema:
-        if answer.value is None and _find_violations(question, None):
-            raise InputError(f"{label} needs a value: {describe_form(json.loads(question.form_schema))}")
-        _check_schema(question, answer.value, f"the value for {label} does not fit its form")
+            raise InputError(f"{label} {problem}: choose one of {', '.join(request.choices)}")
+    elif request.form_schema:
+        if answer.value is None and _find_violations(request, None):
+            raise InputError(f"{label} needs a value: {describe_form(json.loads(request.form_schema))}")
+        _check_schema(request, answer.value, f"the value for {label} does not fit its form")
     elif answer.value not in (None, True):
         raise InputError(f"{label} is answered with yes or no: approve of it without a value, or deny it")
 

@@ -25,8 +25,8 @@ async def start_many(
 ) -> list[str]:
     """Start a run for each call, and return their ids in order.
 
-    A call that cannot be started raises what ``start`` would raise. The other calls of the same thousand, and all calls
-    before them, are started.
+    A call that cannot be started raises what ``start`` would raise. If its arguments are invalid, no run of its batch
+    is started; if it cannot join an existing run, the rest of its batch is. Earlier batches stay started.
     """
     check_bulk_options(spec.name, options)
     return await start_batches(

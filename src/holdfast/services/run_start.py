@@ -1,10 +1,10 @@
 """Starting a run: its identity, and what happens if a run with this identity exists already.
 
 With an id, given or from the workflow's template, a start joins an unfinished run, and returns the recorded result of a
-completed one. A failed, cancelled, or dead run is an error that names ``retry``, and other inputs under the same id are
-an error. Without an id, a start joins a run of the same workflow with equal inputs if the process that started it is
-dead: a script that is killed and run again pays once. With a ``dedup`` key, a start joins an unfinished run of the same
-workflow, queue, and key, whatever its inputs.
+completed one. If that run failed, was cancelled, or is dead, the start raises an error that points to ``retry``; it
+also raises if the inputs differ. Without an id, a start joins a run of the same workflow with equal inputs if the
+process that started it is dead: a script that is killed and run again pays once. With a ``dedup`` key, a start joins an
+unfinished run of the same workflow, queue, and key, whatever its inputs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, compute_digest, decode_plain, render_run_id, validate_size
 from holdfast.codec.run_ids import MAX_ID_LENGTH
+from holdfast.core.seeded_random import SEED_BYTES
 from holdfast.core.states import RunState
 from holdfast.errors import InputError, RunConflict, UnknownWorkflow, UsageError
 from holdfast.services.lookup import suggest_name
@@ -83,7 +84,7 @@ def make_start_options(
     debounce: Duration | None = None,
     max_debounce: Duration | None = None,
 ) -> StartOptions:
-    """Options with checked values. Raises ``UsageError``, which begins with ``subject``."""
+    """Options with checked values. Raises ``UsageError``, whose message begins with ``subject``."""
     if isinstance(tags, str):
         raise UsageError(f"{subject}tags is a collection of words, not one string: tags=[{tags!r}]")
     if queue is not None:
@@ -170,7 +171,7 @@ def build_new_run(
         workflow=spec.name,
         inputs=inputs,
         digest=compute_digest(inputs),
-        seed=secrets.token_bytes(16),
+        seed=secrets.token_bytes(SEED_BYTES),
         created_at=now,
         queue=options.queue_name or spec.queue,
         available_at=now + delay if delay else 0.0,

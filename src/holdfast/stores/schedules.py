@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.admission.calendars import CatchUp, Overlap, Timing, make_tick_id
 from holdfast.admission.usage import BudgetLimits
 from holdfast.codec import compute_digest, render_key
+from holdfast.core.seeded_random import SEED_BYTES
 from holdfast.stores.operations import NewRun
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _make_run(
         workflow=definition.workflow,
         inputs=definition.inputs,
         digest=compute_digest(definition.inputs),
-        seed=secrets.token_bytes(16),
+        seed=secrets.token_bytes(SEED_BYTES),
         created_at=now,
         queue=definition.queue or spec.queue,
         queue_key=_render_queue_key(definition, spec),

@@ -61,12 +61,13 @@ from holdfast.temporal.task_results import read_end, read_usage_note
 from holdfast.temporal.temporal_run import TemporalRun
 
 IDLE_TURNS = 8
-"""Turns of Temporal's loop without a new event after which all events of a workflow task have arrived."""
+"""After this many loop turns without a new event, a workflow task's events count as complete."""
 
 MAX_HISTORY_EVENTS = 40_000
 MAX_HISTORY_BYTES = 40_000_000
-"""The maximum length of a history. A longer run fails, well before Temporal would stop it (at 51,200 events and 50 MB).
-Histories depend on these numbers, so they cannot change for existing runs."""
+"""Limits on a history's events and bytes. A run that exceeds one, and cannot continue as new, fails, well before
+Temporal would stop it (at 51,200 events and 50 MB). Histories depend on these numbers, so they cannot change for
+existing runs."""
 
 MAX_CARRIED_BYTES = 1_500_000
 """The maximum size of the records, before compression, that an execution carries inline; Temporal accepts 2 MB."""
@@ -122,7 +123,8 @@ class LiveRun(TemporalRun):
                 try:
                     await self._finished.wait()
                 except asyncio.CancelledError:
-                    # Temporal requests a cancellation once. Otherwise the execution leaves memory.
+                    # Temporal requests a cancellation once. Any other cancellation means that the execution is being
+                    # evicted.
                     if is_cancelled or workflow.cancellation_reason() is None:
                         raise
                     is_cancelled = True
@@ -205,7 +207,7 @@ class LiveRun(TemporalRun):
             self._workflow_loop.call_soon(self._flush_when_idle, len(self._received_events), idle_turns + 1)
             return
         received, self._received_events, self._is_flush_scheduled = self._received_events, [], False
-        if not self.driver.is_closed and hasattr(self.driver, "execution"):
+        if not self.driver.is_closed and self.driver.is_started:
             self.apply_workflow_task(workflow.time(), sort_events(received))
         elif not self.driver.is_closed:
             self._early_batches.append(sort_events(received))
@@ -224,7 +226,7 @@ class LiveRun(TemporalRun):
         super().set_turn(run_id)
         if run_id is not None:
             self.driver.execution.loop.is_retracing = workflow.unsafe.is_replaying()
-        elif self._should_continue():
+        elif self._check_continue_as_new():
             self.is_draining = True
             self.call_soon(self._request_continue_as_new)
 
@@ -274,8 +276,9 @@ class LiveRun(TemporalRun):
             result_type=RawValue,
             start_to_close_timeout=NO_TIMEOUT if timeout_s is None else timedelta(seconds=timeout_s + TIMEOUT_SLACK_S),
             heartbeat_timeout=timedelta(seconds=settings.heartbeat_timeout_s),
-            # Unlimited: the worker decides whether a failed attempt is retried, and when, and how many worker deaths
-            # are too many. Temporal decides only how soon another worker gets the step of a silent one.
+            # Unlimited, except for a `once` step: the worker decides whether a failed attempt is retried, and when, and
+            # how many worker deaths are too many. Temporal decides only how soon another worker gets the step of a
+            # silent one.
             retry_policy=RetryPolicy(
                 initial_interval=timedelta(seconds=0.1),
                 maximum_interval=timedelta(seconds=10),
@@ -379,7 +382,7 @@ class LiveRun(TemporalRun):
         self._track_activity(handle, position, is_await=True)
 
     def cancel_await(self, position: int) -> None:
-        """Cancel such an activity."""
+        """Cancel the activity of ``start_await``."""
         handle = self._activity_handles.get(position)
         if handle is not None:
             handle.cancel()
@@ -402,8 +405,8 @@ class LiveRun(TemporalRun):
 
     # Continuing as new
 
-    def _should_continue(self) -> bool:
-        """Whether the history is long enough, and nothing is in flight that a new execution would miss."""
+    def _check_continue_as_new(self) -> bool:
+        """Whether to continue as new. Fails the run if its history is full, and it cannot continue as new."""
         info, settings = workflow.info(), self._engine_context.settings
         event_count = info.get_current_history_length()
         is_long = info.is_continue_as_new_suggested() or (
@@ -411,14 +414,14 @@ class LiveRun(TemporalRun):
         )
         if not is_long or self.is_draining or self._finish_op is not None or self.driver.execution.result is not None:
             return False
-        is_free = not (
+        has_nothing_in_flight = not (
             self._activity_handles or self.linked_runs.has_pending or self._child_workflows or self._is_pause_requested
         )
         # Replay must decide the same, so this depends on the memo, and on sizes that are the same on every machine.
-        if is_free and (self.has_external_payloads or self._measure_carried() <= MAX_CARRIED_BYTES):
+        if has_nothing_in_flight and (self.has_external_payloads or self._measure_carried() <= MAX_CARRIED_BYTES):
             return True
         if event_count > MAX_HISTORY_EVENTS or info.get_current_history_size() > MAX_HISTORY_BYTES:
-            self._fail_history_full(is_free)
+            self._fail_history_full(has_nothing_in_flight)
         return False
 
     def _measure_carried(self) -> int:
@@ -427,11 +430,11 @@ class LiveRun(TemporalRun):
         id_size = sum(map(len, self.signal_dedup_ids))
         return len(self.driver.run.inputs) + self.carried_records.uncompressed_size + signal_size + id_size
 
-    def _fail_history_full(self, is_free: bool) -> None:
+    def _fail_history_full(self, has_nothing_in_flight: bool) -> None:
         reason = (
             "its records are too large to be handed on to a new execution (give large payloads a storage of their own: "
             "`?payloads=`)"
-            if is_free
+            if has_nothing_in_flight
             else "there was always something in flight, so that it could not continue as new"
         )
         run = self.driver.run

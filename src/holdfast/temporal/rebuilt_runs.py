@@ -86,7 +86,7 @@ class RebuiltRun(TemporalRun):
 
     def find_open_command(self, position: int) -> StartedCommand | None:
         """The command at this position, if it has no outcome yet."""
-        command = self.driver.execution.open_commands.get(position) if hasattr(self.driver, "execution") else None
+        command = self.driver.execution.open_commands.get(position) if self.driver.is_started else None
         return None if command is None else StartedCommand(command, self.driver.run, self._budgets)
 
     def set_turn(self, run_id: str | None) -> None:

@@ -134,7 +134,7 @@ class TemporalTimers:
         self._fired_while_paused: list[int | None] = []
 
     def arm(self) -> None:
-        """Set the timers that the code has set since, and cancel those that it has cancelled."""
+        """Set the timers that the code has set since the last call, and cancel those that it has cancelled."""
         fired, self._fired_while_paused = self._fired_while_paused, []
         for position in fired:
             self._record_fired(position)

@@ -163,7 +163,7 @@ class TemporalRun:
 
     def release(self) -> None:
         """Leave memory."""
-        if hasattr(self.driver, "execution"):
+        if self.driver.is_started:
             self.driver.execution.loop.bind_to_current_thread()
         self.driver.unload()
 

@@ -119,8 +119,8 @@ class CrashPoint:
         of_run = f" of run {self.run_id!r}" if self.run_id else ""
         if self.number is not None:
             return f"{RunEvent(self.kind, self.number, self.name)}{of_run}"
-        often = f" number {self.occurrence}" if self.occurrence > 1 else ""
-        return f"{'the intent of step' if self.kind == 'intent' else self.kind} {self.name!r}{often}{of_run}"
+        nth = f" number {self.occurrence}" if self.occurrence > 1 else ""
+        return f"{'the intent of step' if self.kind == 'intent' else self.kind} {self.name!r}{nth}{of_run}"
 
     @property
     def description(self) -> str:
@@ -176,7 +176,7 @@ def build_crash_point(
 _NUMBERED_KINDS = r"intent of step|step|compensation|child|timer|signal|question|approval"
 _QUOTED_PATTERN = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _POINT_PATTERN = re.compile(
-    r"(?P<moment>before|during|after) (?:the )?"
+    r"(?P<phase>before|during|after) (?:the )?"
     rf"(?:(?P<bare>{'|'.join(_UNNUMBERED_KINDS)})"
     rf"|patch (?P<patch>{_QUOTED_PATTERN})"
     rf"|(?P<what>{_NUMBERED_KINDS}) (?P<number>\d+)(?: \((?P<name>.*)\))?)"
@@ -200,7 +200,7 @@ def parse_schedule(text: str) -> list[CrashPoint]:
             part += parts.popleft() + parts.popleft()
         if parts:
             parts.popleft()  # the separator
-        if found is None or (found["moment"] == "during" and found["what"] not in EXECUTED_KINDS):
+        if found is None or (found["phase"] == "during" and found["what"] not in EXECUTED_KINDS):
             raise UsageError(
                 f"{part!r} is not a crash point. Write what a failure of crash_everywhere prints, such as "
                 f"'after step 2; before the end'."
@@ -209,5 +209,5 @@ def parse_schedule(text: str) -> list[CrashPoint]:
         name = ast.literal_eval(found["patch"]) if found["patch"] else found["name"] or ""
         number = int(found["number"]) if found["number"] else 0
         run_id = ast.literal_eval(found["run"]) if found["run"] else ""
-        points.append(CrashPoint(found["moment"], kind, number, name, run_id=run_id))  # type: ignore[arg-type]
+        points.append(CrashPoint(found["phase"], kind, number, name, run_id=run_id))  # type: ignore[arg-type]
     return points

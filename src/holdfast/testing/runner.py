@@ -17,8 +17,9 @@ from holdfast.admission.durations import Duration, duration_to_seconds
 from holdfast.admission.usage import Budget
 from holdfast.agents.models.model_resolution import check_model
 from holdfast.authoring.registry import get_definition
-from holdfast.authoring.workflow import Workflow
+from holdfast.authoring.workflow import PreparedStart, Workflow
 from holdfast.core.seeded_random import SEED_BYTES
+from holdfast.engine.journal_engine import JournalEngine
 from holdfast.errors import RunNotFound, UsageError
 from holdfast.reports.events import Event, list_events
 from holdfast.services.approvals import approve, deny, list_approvals
@@ -27,7 +28,7 @@ from holdfast.services.run_control import cancel_run, pause_run, resume_run, ret
 from holdfast.services.run_start import build_new_run, resolve_start
 from holdfast.services.settlement import settle_step
 from holdfast.services.store_provider import OpenStoreProvider, StoreProvider
-from holdfast.stores.operations import Run
+from holdfast.stores.operations import NewRun, Run
 from holdfast.sync_methods import run_sync, sync_method
 from holdfast.testing.crash_everywhere import (
     AfterEach,
@@ -114,7 +115,7 @@ class Runner(RunnerSetup):
 
         With an ``id``, sending it again changes nothing.
         """
-        return await self._change_run(run_id, lambda stores: send_signal(stores, run_id, name, value, id))
+        return await self._change_run(run_id, lambda provider: send_signal(provider, run_id, name, value, id))
 
     async def approve(
         self,
@@ -138,31 +139,31 @@ class Runner(RunnerSetup):
         """
         approval_id = await self._find_open_approval(run_id, id)
         call = partial(approve, value=value, arguments=arguments, by=by, reason=reason, run_id=run_id)
-        return await self._change_run(run_id, lambda stores: call(stores, approval_id))
+        return await self._change_run(run_id, lambda provider: call(provider, approval_id))
 
     async def deny(self, run_id: str, *, by: str = DEFAULT_ACTOR, reason: str = "", id: str | None = None) -> RunResult:
         """Deny the open approval of the run, and execute the run until it needs time to pass."""
         approval_id = await self._find_open_approval(run_id, id)
         call = partial(deny, by=by, reason=reason, run_id=run_id)
-        return await self._change_run(run_id, lambda stores: call(stores, approval_id))
+        return await self._change_run(run_id, lambda provider: call(provider, approval_id))
 
     async def cancel(self, run_id: str) -> RunResult:
         """Request the cancellation of the run, and execute it until it needs time to pass.
 
         The run is cancelled and compensated when this returns, unless that needs time to pass: then call ``resume``.
         """
-        return await self._change_run(run_id, lambda stores: cancel_run(stores, run_id))
+        return await self._change_run(run_id, lambda provider: cancel_run(provider, run_id))
 
     async def pause(self, run_id: str) -> RunResult:
         """Pause the run: until ``unpause``, neither signals nor time continue it."""
-        return await self._change_run(run_id, lambda stores: pause_run(stores, run_id))
+        return await self._change_run(run_id, lambda provider: pause_run(provider, run_id))
 
     async def unpause(self, run_id: str) -> RunResult:
         """End a pause, and execute the run until it needs time to pass.
 
         A handle's ``resume`` and ``holdfast resume`` do this; a runner's ``resume`` is for crashes.
         """
-        return await self._change_run(run_id, lambda stores: resume_run(stores, run_id))
+        return await self._change_run(run_id, lambda provider: resume_run(provider, run_id))
 
     async def retry(self, run_id: str, *, run_again: bool = False) -> RunResult:
         """Retry a failed, cancelled, or dead run from where it failed, and run it as ``run`` does.
@@ -189,7 +190,7 @@ class Runner(RunnerSetup):
 
     async def set_budget(self, run_id: str, budget: Budget) -> RunResult:
         """Change the run's budget, and execute the run until it needs time to pass."""
-        return await self._change_run(run_id, lambda stores: set_budget(stores, run_id, budget))
+        return await self._change_run(run_id, lambda provider: set_budget(provider, run_id, budget))
 
     async def fork(
         self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
@@ -207,9 +208,11 @@ class Runner(RunnerSetup):
         while f"{run_id}-fork-{number}" in self._world.traces:
             number += 1
         new_id = id or f"{run_id}-fork-{number}"
-        fresh = hashlib.blake2b(f"fork {new_id}".encode(), digest_size=SEED_BYTES).digest()
+        entropy = hashlib.blake2b(f"fork {new_id}".encode(), digest_size=SEED_BYTES).digest()
         step = self._resolve_step(source, at)
-        run = await fork_run(self._world.store, run_id, at=step, with_output=with_output, new_id=new_id, entropy=fresh)
+        run = await fork_run(
+            self._world.store, run_id, at=step, with_output=with_output, new_id=new_id, entropy=entropy
+        )
         self._world.add_run(run)
         return await self._resume_run(new_id, until=None)
 
@@ -267,27 +270,27 @@ class Runner(RunnerSetup):
         number = 1 + sum(not trace.parent for trace in self._world.traces.values())
         while f"{definition.name}-{number}" in self._world.traces:
             number += 1  # the test gave this id to another run
-        seed = hashlib.blake2b(f"{definition.name} {number}".encode(), digest_size=16).digest()
+        seed = hashlib.blake2b(f"{definition.name} {number}".encode(), digest_size=SEED_BYTES).digest()
         new = replace(new, seed=seed, id=f"{definition.name}-{number}" if new.has_generated_id else new.id)
         if prepared.bind_run is not None:
             prepared.bind_run(new.id)
         run_id = new.id
         async with SimulatedProcess(self._world) as process:
-            starting = process.engine.loop.create_task(process.engine.start(new, join_orphan=False))
+            starting = process.engine.loop.create_task(_start_or_join(process.engine, new, prepared))
             await process.wait_until_idle()
             if starting.done():
-                run_id = resolve_start(starting.result(), new).id  # differs if the start joined a run by its dedup key
+                run_id = starting.result()
                 await self._drive(process, run_id, until)
             else:
                 starting.cancel()  # the process crashed before the answer
         if await self._world.store.get_run(run_id) is None:
             return RunResult(run_id, new.workflow, "pending", True, None, None, "", Steps([], {}), Children({}))
-        return await self._build_final_result(run_id, process)
+        return await self._build_checked_result(run_id, process)
 
     async def _resume_run(self, run_id: str, *, until: float | None) -> RunResult:
         async with SimulatedProcess(self._world) as process:
             await self._drive(process, run_id, until)
-        return await self._build_final_result(run_id, process)
+        return await self._build_checked_result(run_id, process)
 
     async def _drive(self, process: SimulatedProcess, run_id: str, until: float | None) -> None:
         await process.drive(until=until, stop=partial(self._has_ended, run_id))
@@ -345,13 +348,13 @@ class Runner(RunnerSetup):
             mock.rewind()
         return FreshRunner(runner, runner._world)
 
-    async def _build_final_result(self, run_id: str, process: SimulatedProcess) -> RunResult:
+    async def _build_checked_result(self, run_id: str, process: SimulatedProcess) -> RunResult:
         result = await self._build_result(run_id, has_crashed=process.state.is_dead)
         if not self._is_trial and not process.state.is_dead:
-            await self._check_points_used(self._world.find_root(run_id))
+            await self._check_all_points_reached(self._world.find_root(run_id))
         return result
 
-    async def _check_points_used(self, run_id: str) -> None:
+    async def _check_all_points_reached(self, run_id: str) -> None:
         """Raise if a run has ended without reaching a crash or a cancel that the test asked for."""
         for action, points in (("crash", self._world.crash_points), ("cancel", self._world.cancel_points)):
             if points and await self._has_tree_ended(run_id):
@@ -410,6 +413,13 @@ def _describe_unreached(subject: str, result: RunResult) -> str:
         f"run {result.run_id!r} is {result.status}, and never reached the simulated {subject}; its steps: {steps}"
         f"{f'; its children: {children}' if children else ''}"
     )
+
+
+async def _start_or_join(engine: JournalEngine, new: NewRun, prepared: PreparedStart) -> str:
+    """The id of the started run. It is another one than that of ``new`` if the start joined a run by its dedup key."""
+    run = resolve_start(await engine.start(new, join_orphan=False), new)
+    prepared.rebind_run(new.id, run.id)
+    return run.id
 
 
 async def _never_stop() -> bool:

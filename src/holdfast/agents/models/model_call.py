@@ -73,7 +73,7 @@ class ModelCall:
         add_earlier_messages: Callable[[Sequence[ModelMessage]], Awaitable[list[ModelMessage]]] | None = None,
         seen_parts: SeenParts | None = None,
         context_limit: ContextLimit | None = None,
-        should_continue: bool = False,
+        continue_if_truncated: bool = False,
     ) -> None:
         self.model_chain = model_chain
         self.messages = messages
@@ -90,7 +90,7 @@ class ModelCall:
         """Which messages were already scanned, so that a turn scans only the new ones."""
         self.context_limit = context_limit
         """Detects a full context; ``None``: if the provider rejects the conversation as too long, the call fails."""
-        self.should_continue = should_continue
+        self.continue_if_truncated = continue_if_truncated
         """Whether the model continues a text that was cut off at the token limit."""
         self._add_earlier_messages = add_earlier_messages
 
@@ -135,7 +135,7 @@ async def ask_model(model_call: ModelCall) -> Reply:
             wait = _note_failure(state, index, chain.get_retry_policy(model), failure, error)
         else:
             feedback = None if model_call.get_feedback is None else model_call.get_feedback(response)
-            is_continued = model_call.should_continue and feedback is None and is_truncated_text(response)
+            is_continued = model_call.continue_if_truncated and feedback is None and is_truncated_text(response)
             return Reply(
                 response,
                 get_model_name(model),

@@ -119,7 +119,7 @@ def retry(
 def retry_runs(
     url: str | None, run_ids: Sequence[str], *, run_again: bool, version: str | None = None, as_json: bool
 ) -> int:
-    """Retry runs, print the outcome of each at once because many of them take a while, and return the exit code."""
+    """Retry runs, print each outcome as soon as it is known, and return the exit code."""
 
     async def retry_each(client: Client) -> int:
         code = 0
@@ -199,7 +199,7 @@ async def _retry(client: Client, run_id: str, run_again: bool, version: str | No
 
 
 async def _fetch_child_runs(client: Client, records: Sequence[Record]) -> dict[str, RunInfo]:
-    """The child runs whose ends these records are, by id."""
+    """The child runs whose ends these records report, by id."""
     found: dict[str, RunInfo] = {}
     for record in records:
         if record.kind is RecordKind.CHILD and record.preview and record.preview not in found:

@@ -50,8 +50,6 @@ _MAX_RESULT_LINES = 12
 _MAX_TRACEBACK_LINES = 14
 _MODEL_ERROR_PREFIX = "TransientModelError: "
 """The prefix of errors of model calls: see ``agents.models.errors``."""
-_HEADER_ACTIONS = ("retry", "run_again", "fork", "settle")
-"""Advice that is printed with the end of the run. Everything else is printed last, where readers look."""
 _PLAN_STYLES = {"open": "", "working": "bold", "done": "green", "dropped": "dim"}
 _INTERNAL_FRAME = re.compile(r"[/\\](holdfast[/\\](core|engine|authoring|agents|codec)|concurrent[/\\]futures)[/\\]")
 """Frames between those of the user's code: this package, and the pool that plain steps run in."""
@@ -93,8 +91,8 @@ def show_run(url: str | None, run_id: str, *, as_json: bool) -> None:
     _print_usage(out, report)
     _print_signals(out, report)
     _print_workers(out, report)
-    for advice in report.advice:
-        if advice.action not in _HEADER_ACTIONS and advice.action != "approve" and report.retry is None:
+    for advice in report.advice if report.retry is None else ():  # else the header has it
+        if advice.action != "approve":
             _print_advice(out, with_store_options(url, advice.text))
 
 
@@ -260,10 +258,10 @@ def _print_usage(out: Console, report: RunReport) -> None:
     below = ", with the runs below it" if report.related_runs else ""
     out.print(f"\nused so far{below}" if not report.state.is_terminal else f"\nused{below}", style="bold")
     out.print(Text(f"      {format_usage(Usage() if report.usage is None else report.usage)}"))
-    for account in report.budgets:
-        above = f"the budget of run {make_printable(account.run_id)!r}, which is above it"
-        out.print(f"\n{'its budget' if account.run_id == report.id else above}", style="bold")
-        print_budget_table(account.run_usage)
+    for budget_usage in report.budgets:
+        above = f"the budget of run {make_printable(budget_usage.run_id)!r}, which is above it"
+        out.print(f"\n{'its budget' if budget_usage.run_id == report.id else above}", style="bold")
+        print_budget_table(budget_usage.run_usage)
 
 
 def _print_signals(out: Console, report: RunReport) -> None:
@@ -290,7 +288,9 @@ def _print_workers(out: Console, report: RunReport) -> None:
         alive = ("alive", "green") if worker.is_alive else (_DEAD_STATE_NAMES[worker.state], "dim")
         out.print(
             Text.assemble(
-                f"{worker.id:>4}  {_format_location(worker)}", alive, f", {format_count(worker.record_count, 'record')}"
+                f"{worker.id:>4}  {_format_worker_prefix(worker)}",
+                alive,
+                f", {format_count(worker.record_count, 'record')}",
             )
         )
 
@@ -299,7 +299,7 @@ _DEAD_STATE_NAMES = {"live": "dead", "dead": "dead", "retired": "retired", "unkn
 """By the recorded state of a worker that is not alive: a dead one may still be recorded as live."""
 
 
-def _format_location(worker: RunWorker) -> str:
+def _format_worker_prefix(worker: RunWorker) -> str:
     if worker.state == "unknown":
         return ""
     return f"{'listener ' if worker.is_listener else ''}{worker.location}, "

@@ -144,7 +144,7 @@ class _OverviewReader:
             yield overview
 
     async def _watch(self) -> None:
-        with self._tenant.connection.subscribe(ALL_RUNS) as self._subscription:
+        with self._tenant.connections.subscribe(ALL_RUNS) as self._subscription:
             has_changed = True
             while True:
                 self._subscription.clear()

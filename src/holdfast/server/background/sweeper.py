@@ -32,8 +32,8 @@ async def run_sweeper(platform: Platform) -> AsyncGenerator[None]:
 
 
 async def _sweep_forever(platform: Platform) -> None:
+    # By namespace: when its audit log was last trimmed, by this process's own clock.
     trimmed_at: defaultdict[str, float] = defaultdict(lambda: float("-inf"))
-    """By namespace: when its audit log was last trimmed, by this process's own clock."""
 
     async def poll(tenant: Tenant) -> None:
         now = asyncio.get_running_loop().time()
@@ -75,6 +75,6 @@ async def sweep(platform: Platform, tenant: Tenant, window: LeaseWindow, *, shou
 async def _open_tenants(platform: Platform) -> None:
     """Open the namespaces of all valid keys: a deadline may pass there before the first request."""
     now = platform.settings.now()
-    keys = await list_keys(await platform.tenants.get_home_store())
+    keys = await list_keys(await platform.tenants.get_default_store())
     for namespace in sorted({key.namespace for key in keys if key.is_valid(now)}):
         await log_errors(platform.tenants.get_tenant(namespace), f"namespace {namespace!r} could not be opened")

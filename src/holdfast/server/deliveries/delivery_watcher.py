@@ -90,7 +90,7 @@ class DeliveryWatcher:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _poll_while_watched(self) -> None:
-        with self._tenant.connection.subscribe("deliveries") as subscription:
+        with self._tenant.connections.subscribe("deliveries") as subscription:
             while self._watched:
                 subscription.clear()
                 try:

@@ -5,8 +5,8 @@ change in the store costs one query for each address, however many listeners wai
 is due, and only then claims, for one listener at a time. If that listener has left meanwhile, the run is released, and
 the delivery does not count.
 
-The store reports what other processes write. What goes through this server calls ``notify``. The dispatcher also polls
-now and then, since runs become due by the clock as well.
+The store reports what other processes write. Writes that go through this server call ``notify``. The dispatcher also
+polls now and then, since runs become due by the clock as well.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PendingListener:
 
     session: ListenerSession
     active_deliveries: Collection[str]
-    """The deliveries that it holds meanwhile."""
+    """The deliveries that it already holds while it waits."""
     delivery: asyncio.Future[ClaimedDelivery] = field(default_factory=asyncio.Future[ClaimedDelivery])
 
     @property
@@ -116,7 +116,7 @@ class Dispatcher:
     async def _dispatch(self, address: str) -> None:
         """Look for work for as long as a listener waits for it."""
         loop = asyncio.get_running_loop()
-        with self._tenant.connection.subscribe(f"address {address}") as subscription:
+        with self._tenant.connections.subscribe(f"address {address}") as subscription:
             self._subscriptions[address] = subscription
             try:
                 while line := self._pending.get(address):
@@ -147,7 +147,7 @@ class Dispatcher:
                 return POLL_INTERVAL_S
             if due > store.now():
                 return min(POLL_INTERVAL_S, due - store.now())
-            if not await _has_valid_key(listener):
+            if await _fail_if_key_invalid(listener):
                 _remove_pending(pending, listener)
                 continue
             claimed = await self._claim(served, listener)
@@ -155,7 +155,7 @@ class Dispatcher:
                 # What is due may be isolated, and thus only for a listener that holds nothing.
                 others = (one for one in pending if one is not listener and not one.delivery.done())
                 idle = next((one for one in others if one.is_idle), None)
-                if idle is not None and await _has_valid_key(idle):
+                if idle is not None and not await _fail_if_key_invalid(idle):
                     listener, claimed = idle, await self._claim(served, idle)
             if not claimed:
                 return FULL_QUEUE_RETRY_S
@@ -193,7 +193,7 @@ class Dispatcher:
             listener.delivery.set_result(ClaimedDelivery(run, history))
 
     async def _release(self, run: Run) -> None:
-        """Give a run back whose listener has left."""
+        """Release a claimed run that was not handed over."""
         try:
             await self._tenant.store.commit([ReleaseRun(run.key, run.epoch)])
         except Exception as error:
@@ -201,15 +201,15 @@ class Dispatcher:
         self.notify(run.workflow)
 
 
-async def _has_valid_key(listener: PendingListener) -> bool:
-    """Whether the key of a listener, which may have waited long, is still valid. If not, its wait fails."""
+async def _fail_if_key_invalid(listener: PendingListener) -> bool:
+    """Fail the wait of a listener whose key became invalid while it waited. Returns whether it did."""
     try:
         await listener.session.call.check_key()
     except Problem as problem:
         if not listener.delivery.done():
             listener.delivery.set_exception(problem)
-        return False
-    return True
+        return True
+    return False
 
 
 def _remove_pending(pending: deque[PendingListener], listener: PendingListener) -> None:

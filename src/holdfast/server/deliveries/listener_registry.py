@@ -46,10 +46,10 @@ _SECRET_DOCUMENT = ("secret", "listeners")
 class ListenerRegistry:
     """What a server knows about the listeners of one namespace. It may forget all of it."""
 
-    def __init__(self, namespace: str, store: Store, get_home_store: Callable[[], Awaitable[Store]]) -> None:
+    def __init__(self, namespace: str, store: Store, get_default_store: Callable[[], Awaitable[Store]]) -> None:
         self._namespace = namespace
         self._store = store
-        self._get_home_store = get_home_store
+        self._get_default_store = get_default_store
         self._secret: bytes | None = None
         self._renewed_at: LruDict[int, float] = LruDict(MAX_CACHED_LISTENERS)
         """By worker id: when this server last renewed the lease. If that is forgotten, it is renewed once more."""
@@ -81,7 +81,7 @@ class ListenerRegistry:
     async def _load_secret(self) -> bytes:
         """The secret that all servers of a database share, so that each accepts ids that others have signed."""
         if self._secret is None:
-            home = await self._get_home_store()
+            home = await self._get_default_store()
             await home.documents.put(*_SECRET_DOCUMENT, f'"{secrets.token_hex(32)}"'.encode(), if_version=0)
             [document] = await home.documents.list(_SECRET_DOCUMENT[0], [_SECRET_DOCUMENT[1]])
             self._secret = bytes.fromhex(document.load_json())

@@ -1,9 +1,9 @@
 """Recording the steps of a delivery.
 
 **Steps are identified by name**, and the first outcome of a name counts. The server that appends a record chooses its
-number. The store takes a number that exists under the same epoch for a repeat, even if another server has written it.
-So the server then reads what is recorded under the name, and tries again with another number if it is not its own
-record.
+number. If the number already exists under the same epoch, the store treats the append as a repeat, even if another
+server has written it. So the server then reads what is recorded under the name, and tries again with another number if
+it is not its own record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_STEP_NAME_CHARS = 200
 MAX_PREVIEW_CHARS = 512
 """Characters of a step's arguments that are stored, for people to read."""
 MAX_APPEND_TRIES = 5
-"""How often a step is recorded anew if another server appended to the same run at the same moment."""
+"""Maximum number of attempts to append a record, if other servers append to the same run at the same moment."""
 
 
 class UsageBody(RequestModel):
@@ -41,7 +41,7 @@ class UsageBody(RequestModel):
     model: str = Field("", max_length=200)
 
     def to_usage(self) -> Usage:
-        """As the journal has it."""
+        """The usage as the journal stores it."""
         return Usage(
             calls=self.calls,
             input_tokens=self.input_tokens,
@@ -55,7 +55,7 @@ class UsageBody(RequestModel):
 class StepBody(RequestModel):
     """The outcome of a step."""
 
-    name: str = Field(min_length=1, max_length=200)
+    name: str = Field(min_length=1, max_length=MAX_STEP_NAME_CHARS)
     output: Any = None
     started_at: AssumedUtcDatetime | None = None
     attempts: int = Field(1, ge=1, le=10_000)
@@ -67,7 +67,7 @@ class StepBody(RequestModel):
 class AttemptBody(RequestModel):
     """A step that begins."""
 
-    name: str = Field(min_length=1, max_length=200)
+    name: str = Field(min_length=1, max_length=MAX_STEP_NAME_CHARS)
     attempt: int = Field(1, ge=1, le=10_000)
     once: bool = False
     """It must happen at most once: if this listener dies meanwhile, the next one learns that it may have happened."""
@@ -135,7 +135,8 @@ async def append_record(
             if status is not OpStatus.DONE:
                 forget_delivery(call, id)
                 raise await read_lost_problem(call, held.run)
-            # The store takes an existing number of the same epoch for a repeat, but another server may have written it.
+            # If the number already exists under the same epoch, the store treats the append as a repeat, but another
+            # server may have written it.
             stored = await store.get_last_record(held.run.id, name)
             if stored is not None and stored.seq == record.seq and stored.payload == record.payload:
                 held.add_record(record)

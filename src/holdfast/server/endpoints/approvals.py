@@ -69,7 +69,7 @@ def _parse_position(cursor: str) -> tuple[float, str]:
 @router("GET", "/v1/approvals/{id}", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def get_approval(call: Call, id: str) -> ApprovalInfo:
     """One approval, and its answer. The beginning of its id is enough, as long as no other id begins with it."""
-    return ApprovalInfo.from_row(await find_approval(call.tenant.connection, id))
+    return ApprovalInfo.from_row(await find_approval(call.tenant.connections, id))
 
 
 class ApproveBody(RequestModel):

@@ -232,7 +232,7 @@ async def wait_for_signal_or_time(call: Call, delivery: str, body: WaitBody) -> 
 @router("GET", "/v1/runs/{run}/deliveries", scope=Scope.READ)
 async def list_deliveries(call: Call, run: str) -> Items[DeliveryRecord]:
     """The deliveries of a run: to which listener, when, and how each ended."""
-    return Items[DeliveryRecord](items=await read_deliveries(call.tenant.connection, run))
+    return Items[DeliveryRecord](items=await read_deliveries(call.tenant.connections, run))
 
 
 def _build_wait_response(call: Call, name: str, step: RecordedStep | None) -> WaitResponse:

@@ -78,10 +78,10 @@ async def get_events(call: Call, id: str, query: EventsQuery) -> Page[Event] | S
     continue, send its `next` as `after`.
     """
     after = query.after or call.request.headers.get(LAST_EVENT_ID) or None
-    connection = call.tenant.connection
-    decode_cursor(after, await connection.read(id))
+    connections = call.tenant.connections
+    decode_cursor(after, await connections.read(id))
     if MEDIA_TYPE in call.request.headers.get("accept", ""):
-        events = read_events(connection, id, after, follow=query.follow, runner=call.run_large_work)
+        events = read_events(connections, id, after, follow=query.follow, runner=call.run_large_work)
         return make_event_response(_stream_run(call, events))
     found = await _read_page(call, id, after, query.limit)
     if not found and query.wait:
@@ -131,7 +131,7 @@ async def _stream_all_runs(
 ) -> AsyncGenerator[ServerSentEvent]:
     latest = to_datetime(position)
     yield ServerSentEvent(to_json_bytes({"since": latest}), FOLLOWING_KIND, to_json(latest))
-    async with aclosing(read_tail(call.tenant.connection, tail_filter, start)) as events:
+    async with aclosing(read_tail(call.tenant.connections, tail_filter, start)) as events:
         async for event in events:
             latest = max(latest, event.at)
             yield ServerSentEvent(await _encode_event(call, event), event.kind, to_json(latest))
@@ -145,7 +145,7 @@ async def _stream_run(call: Call, events: AsyncGenerator[Event]) -> AsyncGenerat
 
 async def _read_page(call: Call, run_id: str, after: str | None, limit: int) -> list[Event]:
     found: list[Event] = []
-    reading = read_events(call.tenant.connection, run_id, after, follow=False, runner=call.run_large_work)
+    reading = read_events(call.tenant.connections, run_id, after, follow=False, runner=call.run_large_work)
     async with aclosing(reading) as events:
         while len(found) < limit and (event := await anext(events, None)) is not None:
             found.append(event)
@@ -153,7 +153,7 @@ async def _read_page(call: Call, run_id: str, after: str | None, limit: int) -> 
 
 
 async def _read_first(call: Call, run_id: str, after: str | None) -> Event | None:
-    async with aclosing(read_events(call.tenant.connection, run_id, after, runner=call.run_large_work)) as events:
+    async with aclosing(read_events(call.tenant.connections, run_id, after, runner=call.run_large_work)) as events:
         return await anext(events, None)
 
 

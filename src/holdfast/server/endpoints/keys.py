@@ -38,7 +38,7 @@ async def create_api_key(call: Call, body: CreateKeyBody) -> CreatedApiKey:
     if body.expires_in is not None:
         expires_at = datetime.fromtimestamp(now + body.expires_in, UTC)
     key, token = await create_key(
-        await call.platform.tenants.get_home_store(),
+        await call.platform.tenants.get_default_store(),
         body.name,
         body.scopes,
         call.caller.namespace,
@@ -53,7 +53,7 @@ async def create_api_key(call: Call, body: CreateKeyBody) -> CreatedApiKey:
 @router("GET", "/v1/keys", scope=Scope.ADMIN)
 async def list_api_keys(call: Call) -> Items[ApiKey]:
     """The keys of the caller's namespace, oldest first, including revoked and expired ones."""
-    return Items[ApiKey](items=await list_keys(await call.platform.tenants.get_home_store(), call.caller.namespace))
+    return Items[ApiKey](items=await list_keys(await call.platform.tenants.get_default_store(), call.caller.namespace))
 
 
 @router("DELETE", "/v1/keys/{id}", scope=Scope.ADMIN)
@@ -61,7 +61,7 @@ async def revoke_api_key(call: Call, id: str) -> Changed:
     """Revoke a key: at once on this server, within two seconds on others."""
     now = call.platform.settings.now()
     try:
-        changed = await revoke_key(await call.platform.tenants.get_home_store(), id, now, call.caller.namespace)
+        changed = await revoke_key(await call.platform.tenants.get_default_store(), id, now, call.caller.namespace)
     except UnknownApiKey as error:
         raise Problem(404, "key-not-found", "There is no such key", str(error)) from None
     call.platform.authenticator.invalidate(id)

@@ -91,7 +91,7 @@ async def put_memory(call: Call, namespace: str, key: str, body: MemoryBody) -> 
     now, max_value = call.store.now(), call.client.max_value
     value = await call.prepare_value(body.value)
     change = await call.run_body_work(0, lambda: build_put(namespace, key, value, body.text, now, max_value))
-    await call.tenant.connection.change_memory(change)
+    await call.tenant.connections.change_memory(change)
 
 
 @router("DELETE", "/v1/memories/{namespace}/{key}", scope=Scope.OPERATE)

@@ -83,7 +83,7 @@ async def retry_run(call: Call, id: str, body: RetryBody) -> RunInfo:
     The records that ended it are removed from its journal, with what the workflow did because of them.
     """
     await call.client.retry(id, run_again=body.run_again, version=body.version)
-    return await build_run_info(call, await call.tenant.connection.read(id))
+    return await build_run_info(call, await call.tenant.connections.read(id))
 
 
 class SettleBody(RequestModel):
@@ -107,7 +107,7 @@ async def settle_run(call: Call, id: str, body: SettleBody) -> RunInfo:
     """
     output = await call.prepare_value(body.output, "the output") if "output" in body.model_fields_set else NOT_GIVEN
     await call.client.settle(id, body.step, output, happened=body.happened, by=call.actor(body.by))
-    return await build_run_info(call, await call.tenant.connection.read(id))
+    return await build_run_info(call, await call.tenant.connections.read(id))
 
 
 class ForkBody(RequestModel):
@@ -140,7 +140,7 @@ async def create_fork(call: Call, id: str, body: ForkBody) -> RunInfo:
     run = await _find_earlier_fork(call, derived, seed)
     if run is not None:
         return await build_run_info(call, run)
-    forked = await call.tenant.connection.read(id)
+    forked = await call.tenant.connections.read(id)
     new_id, by = body.id or derived, call.caller.name or None
     await check_start_allowed(call.store, forked.workflow, [new_id])
     try:

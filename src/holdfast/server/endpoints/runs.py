@@ -267,7 +267,7 @@ async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
     )
     before = None if query.cursor is None else parse_number_cursor("runs", query.cursor)
     if query.before is not None:
-        before = (await call.tenant.connection.read(query.before)).key
+        before = (await call.tenant.connections.read(query.before)).key
     found = await store.search_runs(matching, limit=query.limit + 1, before_key=before, max_scanned=MAX_RUNS_SCANNED)
     page, is_full = query.split(found.runs)
     until = page[-1].key if is_full else found.cursor
@@ -339,12 +339,12 @@ def _add_output(result: RunResult, recorded: bytes) -> RunResult:
 
 async def _wait_until_ended(call: Call, run_id: str, timeout_s: float) -> Run:
     """A run, once it has ended, or after ``timeout_s`` seconds."""
-    connection = call.tenant.connection
+    connections = call.tenant.connections
     if timeout_s > 0:
-        run = await wait_at_most(call, timeout_s, connection.wait_for_end(run_id))
+        run = await wait_at_most(call, timeout_s, connections.wait_for_end(run_id))
         if run is not None:
             return run
-    return await connection.read(run_id)
+    return await connections.read(run_id)
 
 
 # More about one run
@@ -353,7 +353,7 @@ async def _wait_until_ended(call: Call, run_id: str, timeout_s: float) -> Run:
 @router("GET", "/v1/runs/{id}/usage", scope=Scope.READ)
 async def get_run_usage(call: Call, id: str) -> UsageWithCost:
     """What the model calls of a run used so far, with those of the runs that it has started."""
-    await call.tenant.connection.read(id)
+    await call.tenant.connections.read(id)
     return await call.client.usage(id)
 
 

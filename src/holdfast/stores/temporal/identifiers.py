@@ -30,8 +30,7 @@ JOURNAL_QUERY = RESERVED_PREFIX + "journal"
 """Asks for a run's records, as its code saw them."""
 
 WITHDRAW_UPDATE = RESERVED_PREFIX + "withdraw"
-REMIND_UPDATE = RESERVED_PREFIX + "remind"
-"""Updates with which a step changes an approval of its run."""
+"""The update with which a step withdraws an approval of its run."""
 
 AWAIT_RUN_ACTIVITY = RESERVED_PREFIX + "await run"
 """The activity that waits for a run that is not a child of the waiting run."""

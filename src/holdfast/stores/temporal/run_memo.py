@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from holdfast.admission.usage import BudgetLimits
 from holdfast.codec import compute_digest
 from holdfast.core.records import RewindPoint
+from holdfast.core.seeded_random import SEED_BYTES
 from holdfast.core.states import RunState
 from holdfast.stores.operations import MAX_DELIVERIES, NewRun, Run
 
@@ -100,7 +101,7 @@ def run_from_memo(
         deadline=run_memo.get("deadline"),
         inputs=inputs,
         digest=bytes.fromhex(run_memo["digest"]) if "digest" in run_memo else compute_digest(inputs) if inputs else b"",
-        seed=bytes.fromhex(seed) if seed else hashlib.blake2b(execution_id.encode(), digest_size=16).digest(),
+        seed=bytes.fromhex(seed) if seed else hashlib.blake2b(execution_id.encode(), digest_size=SEED_BYTES).digest(),
         output=None,
         error=None,
         tags=tuple(run_memo.get("tags", ())),

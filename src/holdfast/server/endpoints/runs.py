@@ -180,8 +180,8 @@ async def start_run(call: Call, body: StartBody) -> RunInfo:
 async def start_runs(call: Call, body: BatchBody) -> RunIds:
     """Start many runs of a workflow, a thousand in one commit.
 
-    If one cannot be started, the response says why, and the thousands before it are started. Repeat the request with
-    the same `Idempotency-Key`, or let the workflow make ids of its inputs, and none starts twice.
+    If one cannot be started, the response says why; earlier batches of a thousand stay started. To repeat the request
+    safely, send the same `Idempotency-Key`, or let the workflow make ids of its inputs: then no run starts twice.
     """
     store = call.store
     spec = await find_spec(store, body.workflow, body.version)

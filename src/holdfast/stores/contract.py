@@ -324,7 +324,7 @@ class Store(ABC):
         """All live workers, workers that unfinished runs refer to, and workers with an id in ``extra_ids``."""
 
     @abstractmethod
-    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+    async def announce_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         """Announce workflows. ``worker`` can execute them from now on, and the other versions that they serve.
 
         The last announcement of a workflow and version counts.

@@ -166,7 +166,7 @@ async def prepare_store(url: str) -> None:
     await store.open()
     worker = await store.workers.register(NewWorker("worker-1", "host-1", 1, WORKFLOWS, is_listener=True), 10 * 86400)
     assert worker == WORKER_ID
-    await store.publish_workflows(
+    await store.announce_workflows(
         [WorkflowSpec(name, ("customer",), is_agent=name in AGENTS) for name in WORKFLOWS], worker
     )
     await store.close()

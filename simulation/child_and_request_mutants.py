@@ -223,7 +223,7 @@ def compensated_too_early() -> Iterator[None]:
 @register_mutant("a step that was done after the workflow had cancelled it is not undone")
 def holes_not_compensated() -> Iterator[None]:
     """Its outcome was on its way."""
-    with patch.object(Execution, "_note_hole", lambda *_: None):
+    with patch.object(Execution, "_note_late_outcome", lambda *_: None):
         yield
 
 
@@ -233,7 +233,7 @@ def late_holes_not_compensated() -> Iterator[None]:
     real = Execution.deliver_after_end
 
     def leftover(self: Execution, record: Any) -> None:
-        with patch.object(Execution, "_resume_finish", lambda *_: None):
+        with patch.object(Execution, "_compensate_after_end", lambda *_: None):
             real(self, record)
 
     with patch.object(Execution, "deliver_after_end", leftover):

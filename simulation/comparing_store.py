@@ -264,11 +264,11 @@ class ComparingStore(MemoryStore):
 
     # Workflows
 
-    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+    async def announce_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         self._compare_answer(
-            "publish_workflows",
-            await super().publish_workflows(specs, worker),
-            self._other.publish_workflows(specs, worker),
+            "announce_workflows",
+            await super().announce_workflows(specs, worker),
+            self._other.announce_workflows(specs, worker),
         )
 
     async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:

@@ -181,12 +181,12 @@ class ProcessStore(Store):
 
     # Workflows
 
-    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+    async def announce_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         def call() -> None:
-            run_sync(self.database.publish_workflows(specs, worker))
+            run_sync(self.database.announce_workflows(specs, worker))
             self.world.on_write(self.process)
 
-        await self.send_request("publish_workflows", call)
+        await self.send_request("announce_workflows", call)
 
     async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
         return await self._ask("get_workflow_specs")

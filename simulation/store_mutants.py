@@ -19,7 +19,7 @@ from simulation.process_store import ProcessStore
 @register_mutant("the fence is not checked")
 def fence_not_checked() -> Iterator[None]:
     """Every write passes."""
-    with patch.object(rules, "can_write", lambda state, epoch, fence: state == "running"):
+    with patch.object(rules, "can_write", lambda state, epoch, op_epoch: state == "running"):
         yield
 
 
@@ -50,7 +50,7 @@ def fence_in_another_transaction() -> Iterator[None]:
         return [next(answers) if op in keep else OpStatus.FENCED for op in ops]
 
     real = rules.can_write
-    loose = lambda state, epoch, fence: bool(held) or real(state, epoch, fence)  # noqa: E731
+    loose = lambda state, epoch, op_epoch: bool(held) or real(state, epoch, op_epoch)  # noqa: E731
     with patch.object(ProcessStore, "commit", commit), patch.object(rules, "can_write", loose):
         yield
 

@@ -43,7 +43,7 @@ def queued(project: Project) -> Project:
     """A queue with three runs that are executed, and three that wait; one that is used up; one that is not."""
 
     async def fill(store: Store) -> None:
-        await store.publish_workflows([WorkflowSpec("etl", ("customer",), queue="llm")])
+        await store.announce_workflows([WorkflowSpec("etl", ("customer",), queue="llm")])
         hourly = NewQueue("hourly", QueueLimits(rates=Queue("hourly", rate="1/hour").limits.rates))
         await store.queues.declare([NewQueue("llm", LLM.limits), NewQueue("idle", QueueLimits(5)), hourly])
         keys = ["acme", "acme", "acme", "beta", "", "acme"]

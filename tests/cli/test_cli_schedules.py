@@ -27,7 +27,7 @@ def planned(project: Project) -> Project:
     async def plan() -> None:
         store = SqliteStore(project.database)
         await store.open()
-        await store.publish_workflows([WorkflowSpec("etl", ("customer",))])
+        await store.announce_workflows([WorkflowSpec("etl", ("customer",))])
         nightly = ScheduleDefinition(
             "nightly", "etl", "30 2 * * * in Europe/Berlin", b'{"customer":"acme"}', "all", 5, "skip",
             queue="slow", priority=2, tags=("night",),

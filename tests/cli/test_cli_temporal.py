@@ -171,7 +171,7 @@ def read_documented_refusals() -> set[str]:
 async def announce(flow: str) -> None:
     store = create_store(temporal_server.url())
     await store.open()
-    await store.publish_workflows([WorkflowSpec(flow, ())])
+    await store.announce_workflows([WorkflowSpec(flow, ())])
     await store.close()
 
 

@@ -28,8 +28,8 @@ def deployed(project: Project) -> Project:
         await store.open()
         now = store.now()
         worker = await store.workers.register(NewWorker("w", socket.gethostname(), os.getpid()), 1000.0)
-        await store.publish_workflows([WorkflowSpec("etl", (), version="1")])  # by one that is gone
-        await store.publish_workflows([WorkflowSpec("etl", (), version="2")], worker)
+        await store.announce_workflows([WorkflowSpec("etl", (), version="1")])  # by one that is gone
+        await store.announce_workflows([WorkflowSpec("etl", (), version="2")], worker)
 
         def new(run_id: str, version: str) -> NewRun:
             return NewRun(run_id, "etl", b"{}", b"d", run_id.encode().ljust(16), now, version=version)

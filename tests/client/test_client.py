@@ -112,7 +112,7 @@ def test_unchecked_arguments_of_the_wrong_type_fail_the_run_and_not_the_worker()
         async with worker_and_client() as client:
             store = await client.connections.store()
             # As an earlier release announces it.
-            await store.publish_workflows([replace((await store.get_workflow_specs())["invoicing"], inputs_schema="")])
+            await store.announce_workflows([replace((await store.get_workflow_specs())["invoicing"], inputs_schema="")])
             with pytest.raises(RunFailed, match="number"):
                 await client.run("invoicing", "seven", DUE)
             assert (await client.run("invoicing", 8, DUE))["number"] == 8

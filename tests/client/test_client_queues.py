@@ -28,7 +28,7 @@ async def announce(client: Client, *queues: Queue, key: str | None = None) -> St
     store = create_store(client.url)
     await store.open()
     await store.queues.declare([NewQueue(one.name, one.limits) for one in queues])
-    await store.publish_workflows([WorkflowSpec("etl", ("customer", "number"), queue="llm", queue_key_template=key)])
+    await store.announce_workflows([WorkflowSpec("etl", ("customer", "number"), queue="llm", queue_key_template=key)])
     await store.workers.register(NewWorker("w", "elsewhere", 1, ("etl",)), 60)
     return store
 
@@ -185,7 +185,7 @@ async def test_a_client_accepts_a_queue_with_limits_and_a_key(client: Client):
 @pytest.mark.asyncio
 async def test_starts_of_a_client_join_by_their_dedup_and_debounce(client: Client):
     store = await announce(client)
-    await store.publish_workflows([WorkflowSpec("named", ("customer",), id_template="n-{customer}")])
+    await store.announce_workflows([WorkflowSpec("named", ("customer",), id_template="n-{customer}")])
     async with client:
         once = client.options(dedup="invoice-7")
         first = await once.start("etl", "acme", 1)

@@ -51,7 +51,7 @@ async def stage() -> AsyncGenerator[Stage]:
 async def spend(stage: Stage, agent: str, *usd: float, workers: int = 1) -> None:
     """Runs of an agent have called a model; so many workers serve it."""
     store = stage.store
-    await store.publish_workflows([WorkflowSpec(agent, ("payload",), is_agent=True)])
+    await store.announce_workflows([WorkflowSpec(agent, ("payload",), is_agent=True)])
     new = [NewWorker(f"{agent}-{number}", f"host-{number}", 7, (agent,)) for number in range(workers)]
     ids = [await store.workers.register(one, 600.0) for one in new]
     for cost in usd:
@@ -165,7 +165,7 @@ async def test_a_worker_is_shown_with_the_runs_that_it_holds(page: Any, stage: S
 async def die(stage: Stage, id: str, rewind: Rewind | None = None) -> None:
     """A run that is found dead."""
     store = stage.store
-    await store.publish_workflows([WorkflowSpec("shown_crasher", ())])
+    await store.announce_workflows([WorkflowSpec("shown_crasher", ())])
     await stage.client.options(id=id).start("shown_crasher")
     worker = await store.workers.register(NewWorker("victim", "elsewhere", 8, ("shown_crasher",)), 60.0)
     claimed = await store.claims.claim(worker, workflows=["shown_crasher"], queues=None, limit=9)

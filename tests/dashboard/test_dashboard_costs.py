@@ -42,7 +42,7 @@ async def stage() -> AsyncGenerator[Stage]:
 async def spend(stage: Stage, agent: str, model: str, usd: float, unpriced: int = 0) -> None:
     """An agent has called a model on each of twenty days, more on some than on others."""
     store = stage.store
-    await store.publish_workflows([WorkflowSpec(agent, ("payload",), is_agent=True)])
+    await store.announce_workflows([WorkflowSpec(agent, ("payload",), is_agent=True)])
     worker = await store.workers.register(NewWorker("worker", "host", 7, (agent,)), 600.0)
     await stage.client.start(agent, 1)
     [run] = await store.claims.claim(worker, workflows=[agent], queues=None, limit=1)

@@ -36,7 +36,7 @@ async def stage(page: Any) -> AsyncGenerator[Stage]:
         tenant = await server.app.platform.tenants.get_tenant("default")
         store = tenant.store
         worker = await store.workers.register(NewWorker("worker-1", "elsewhere", 1, FLOWS, is_listener=True), 3600)
-        await store.publish_workflows([WorkflowSpec(name, ("customer", "amount")) for name in FLOWS], worker)
+        await store.announce_workflows([WorkflowSpec(name, ("customer", "amount")) for name in FLOWS], worker)
         yield Stage(server.address, store, tenant.client, http)
         await page.goto("about:blank")  # it would ask a server that is gone
 
@@ -121,7 +121,7 @@ async def test_the_start_form_has_fields_by_type_and_names_missing_ones(page: An
             "required": ["customer", "cents"],
         }
         names = ("customer", "cents", "note")
-        await here.store.publish_workflows([WorkflowSpec("list_offer", names, inputs_schema=json.dumps(schema))])
+        await here.store.announce_workflows([WorkflowSpec("list_offer", names, inputs_schema=json.dumps(schema))])
         await here.open(page, "runs")
         await page.get_by_role("button", name="start a run", exact=True).click()
         dialog = page.get_by_role("dialog", name="Start a run")

@@ -49,7 +49,7 @@ LOCKED, AWAY = StoreLocked("the store is locked by another process"), StoreUnava
 
 
 @pytest.mark.parametrize("error", [LOCKED, AWAY], ids=["locked", "away"])
-@pytest.mark.parametrize("method", ["open", "register", "publish_workflows", "reap_dead"])
+@pytest.mark.parametrize("method", ["open", "register", "announce_workflows", "reap_dead"])
 async def test_a_worker_starts_when_the_store_can_be_used_again(world: World, method: str, error: StoreError):
     @workflow
     async def opened_late() -> int:

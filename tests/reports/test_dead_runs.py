@@ -56,7 +56,7 @@ async def test_a_client_that_starts_by_name_uses_what_workers_have_announced(tmp
 
     store = SqliteStore(tmp_path / "runs.db")
     await store.open()
-    await store.publish_workflows([frail.definition.to_spec()])
+    await store.announce_workflows([frail.definition.to_spec()])
     async with Client(store.url) as client:
         usual = await client.start("frail")
         patient = await client.options(max_deliveries=9).start("frail")

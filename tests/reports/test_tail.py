@@ -104,7 +104,7 @@ async def test_a_takeover_is_reported(tmp_path: Path):
     connections = LoopConnections(url, lambda _: store)
     client = Client(url)
     try:
-        await store.publish_workflows([WorkflowSpec("tailed-elsewhere", ())])
+        await store.announce_workflows([WorkflowSpec("tailed-elsewhere", ())])
         await client.start("tailed-elsewhere")
         first = await store.workers.register(NewWorker("first", "elsewhere", 1, ("tailed-elsewhere",)), 10.0)
         [_] = await store.claims.claim(first, workflows=["tailed-elsewhere"], queues=None, limit=1)

@@ -30,7 +30,7 @@ async def furnish(served: AsgiServer, token: str) -> Known:
         return answer.json() if answer.content else None
 
     store = (await served.app.platform.tenants.get_tenant("default")).store
-    await store.publish_workflows([WorkflowSpec("known", ("payload",))])
+    await store.announce_workflows([WorkflowSpec("known", ("payload",))])
     for id in RUNS:
         await ask("POST", "/v1/runs", {"workflow": "known", "args": [1], "id": id, "budget": {"tokens": 9}})
     worker = await store.workers.register(NewWorker("test", "test", 1, ("known",)), 60.0)

@@ -47,7 +47,7 @@ async def test_a_body_that_does_not_fit_is_refused_in_words(name: str):
     data, status = BODIES[name]
     async with running_server() as served:
         store = (await served.app.platform.tenants.get_tenant("default")).store
-        await store.publish_workflows([WorkflowSpec("takes", ("value",))])
+        await store.announce_workflows([WorkflowSpec("takes", ("value",))])
         answer = await served.caller().post("/v1/runs", content=data, headers=JSON)
         assert answer.status_code == status, answer.text
         if status != 201:
@@ -92,7 +92,7 @@ async def test_a_value_that_json_cannot_represent_is_returned_as_text():
     assert to_json_bytes({"text": "a\ud800b"}) == b'{"text":"a?b"}'
     async with running_server() as served:
         store = (await served.app.platform.tenants.get_tenant("default")).store
-        await store.publish_workflows([WorkflowSpec("takes", ("value",))])
+        await store.announce_workflows([WorkflowSpec("takes", ("value",))])
         tagged = served.caller(**{"Holdfast-Values": "tagged"})  # which has a form for it
         body = {"workflow": "takes", "args": [{"$tagged": {"$float": "inf"}}], "id": "infinite"}
         assert (await tagged.post("/v1/runs", json=body)).status_code == 201

@@ -191,7 +191,7 @@ async def test_a_page_of_a_long_journal_does_not_read_the_rest(url: str, monkeyp
     async with running_server(url) as served:
         tenant = await served.app.platform.tenants.get_tenant("default")
         store = tenant.store
-        await store.publish_workflows([WorkflowSpec("story_long", ("n",))])
+        await store.announce_workflows([WorkflowSpec("story_long", ("n",))])
         run = await tenant.client.options(id="long").start("story_long", 1)
         worker = await store.workers.register(NewWorker("test", "test", 1, ("story_long",)), 60.0)
         [held] = await store.claims.claim(worker, workflows=["story_long"], queues=None, limit=1)

@@ -72,7 +72,7 @@ async def ended(served: AsgiServer, run_id: str, output: bytes) -> None:
 async def test_large_values_are_encoded_and_decoded_off_the_event_loop(on_loop: list[str]):
     async with running_server() as served:
         store = (await served.app.platform.tenants.get_tenant("default")).store
-        await store.publish_workflows([WorkflowSpec("takes", ("value",))])
+        await store.announce_workflows([WorkflowSpec("takes", ("value",))])
         caller = served.caller()
 
         async def ask(method: str, path: str, body: Any = None, expected: int = 200) -> Any:

@@ -146,7 +146,7 @@ async def test_runs_of_past_days_are_counted_once_an_hour(monkeypatch: pytest.Mo
     monkeypatch.setattr(MemoryDailyUsage, "get_run_counts", counting)
     async with running_server(settings=Settings(clock=clock)) as served:
         store = (await served.app.platform.tenants.get_tenant("default")).store
-        await store.publish_workflows([WorkflowSpec("overviewed", ("name",))])
+        await store.announce_workflows([WorkflowSpec("overviewed", ("name",))])
         await start(served, "a", "pending")
         clock.now += 86400
         await start(served, "b", "pending")

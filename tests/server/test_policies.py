@@ -164,7 +164,7 @@ async def test_a_schedule_that_is_triggered_and_a_fork_are_runs_of_the_day_as_we
 
 async def test_existing_runs_are_found_even_above_the_limit(world: World):
     store = (await world.served.app.platform.tenants.get_tenant("default")).store
-    await store.publish_workflows(
+    await store.announce_workflows(
         [WorkflowSpec("spender", ("n",)), WorkflowSpec("named", ("n",), id_template="named-{n}")]
     )
     await world.limit(runs_per_day=3)
@@ -185,7 +185,7 @@ async def test_existing_runs_are_found_even_above_the_limit(world: World):
 async def test_a_batch_with_a_dedup_key_is_refused():
     async with running_server() as served:
         store = (await served.app.platform.tenants.get_tenant("default")).store
-        await store.publish_workflows([WorkflowSpec("spender", ("n",))])
+        await store.announce_workflows([WorkflowSpec("spender", ("n",))])
         body = {"workflow": "spender", "calls": [{"args": [1]}, {"args": [2]}], "dedup": "x"}
         refused = await served.caller().post("/v1/runs/batch", json=body)
         assert (refused.status_code, refused.json()["type"]) == (422, "bad-request")

@@ -32,7 +32,7 @@ async def test_an_agent_is_serving_silent_unserved_and_off():
     time = Time()
     store = MemoryStore(clock=time)
     await store.open()
-    await store.publish_workflows([WorkflowSpec("helper", ("prompt",), queue="helper", is_agent=True)])
+    await store.announce_workflows([WorkflowSpec("helper", ("prompt",), queue="helper", is_agent=True)])
     assert (await read_health_of(store, "helper")).state is HealthState.UNSERVED
     assert (await read_health_of(store, "helper")).heartbeat_at is None
 
@@ -63,7 +63,7 @@ async def test_an_agent_is_serving_silent_unserved_and_off():
 async def test_a_worker_of_another_queue_does_not_serve_it():
     store = MemoryStore(clock=Time())
     await store.open()
-    await store.publish_workflows([WorkflowSpec("nightly", (), queue="night")])
+    await store.announce_workflows([WorkflowSpec("nightly", (), queue="night")])
     await store.workers.register(NewWorker("w", "h", 1, ("nightly",), ("day",)), lease_s=10)
     assert (await read_health_of(store, "nightly")).state is HealthState.UNSERVED
     await store.workers.register(NewWorker("v", "h", 2, ("nightly",), ("day", "night")), lease_s=10)

@@ -524,7 +524,7 @@ class TestConnectionWorkers:
 
     async def test_closing_ends_the_wait_for_a_server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("holdfast.stores.postgres.connection_worker._MAX_RECONNECT_DELAY_S", 100)
-        monkeypatch.setattr("holdfast.stores.postgres.connection_worker._FIRST_RECONNECT_DELAY_S", 100)
+        monkeypatch.setattr("holdfast.stores.postgres.connection_worker._RECONNECT_DELAY_BASE_S", 100)
         away = OpenedWorker(f"postgresql:///d?host={tmp_path}")
         with pytest.raises(StoreUnavailable):
             await away.worker.run_in_thread(lambda d: d.one("SELECT 1"))

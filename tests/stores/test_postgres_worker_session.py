@@ -199,7 +199,7 @@ async def test_notifications_arrive_while_it_does_work(url: str, outside: Connec
 async def test_many_notifications_are_sent_as_two(
     url: str, outside: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("MAX_NOTIFY_INTERVAL_S", "MIN_NOTIFY_INTERVAL_S"):
+    for name in ("MAX_NOTIFY_PAUSE_S", "MIN_NOTIFY_PAUSE_S"):
         monkeypatch.setattr(worker_session, name, 0.2)
     outside.execute("LISTEN many")
     async with open_session(url) as opened:
@@ -215,7 +215,7 @@ async def test_many_notifications_are_sent_as_two(
 async def test_pending_notifications_are_sent_at_the_end(
     url: str, outside: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("MAX_NOTIFY_INTERVAL_S", "MIN_NOTIFY_INTERVAL_S"):
+    for name in ("MAX_NOTIFY_PAUSE_S", "MIN_NOTIFY_PAUSE_S"):
         monkeypatch.setattr(worker_session, name, 100.0)
     outside.execute("LISTEN last")
     async with open_session(url) as opened:

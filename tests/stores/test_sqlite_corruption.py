@@ -220,7 +220,7 @@ async def test_a_row_that_cannot_be_read_is_left_out_when_many_are_read(frail: S
 async def test_schedules_workflows_and_workers_that_cannot_be_read_are_left_out(frail: SqliteStore, caplog):
     new = [ScheduleDefinition(name, FLOW, "0 2 * * *", b"{}") for name in ("broken", "whole")]
     await frail.schedules.put(new)
-    await frail.publish_workflows([WorkflowSpec(name, ()) for name in ("broken", "whole")])
+    await frail.announce_workflows([WorkflowSpec(name, ()) for name in ("broken", "whole")])
     broken, whole = [await frail.workers.register(new_worker(), 10.0) for _ in range(2)]
     damage(frail, "UPDATE schedules SET options = 'odd' WHERE name = 'broken'")
     damage(frail, "UPDATE workflows SET parameters = 'odd' WHERE name = 'broken'")

@@ -613,7 +613,7 @@ async def test_every_statement_is_one_that_sqlite_understands(path: Path):
         STATEMENTS.LINKS,
         STATEMENTS.WAITERS,
         STATEMENTS.MAILBOX_NAMES,
-        STATEMENTS.PENDING_CHILDREN,
+        STATEMENTS.AWAITED_BY_REOPENED,
         STATEMENTS.DELETE_REWOUND_RECORDS,
         STATEMENTS.BLOBS,
         STATEMENTS.JOURNAL,

@@ -139,7 +139,9 @@ async def test_a_budget_that_cannot_be_read_lets_nothing_through_until_it_is_set
 async def test_a_workflow_whose_budget_cannot_be_read_is_named_and_left_out(
     file: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture
 ):
-    await file.publish_workflows([WorkflowSpec(name, (), budget=BudgetLimits(calls=1)) for name in ("helper", "other")])
+    await file.announce_workflows(
+        [WorkflowSpec(name, (), budget=BudgetLimits(calls=1)) for name in ("helper", "other")]
+    )
     change(path, "UPDATE workflows SET budget = '[1' WHERE name = 'helper'")
     assert list(await file.get_workflow_specs()) == ["other"]
     assert "workflow 'helper' cannot be read: '[1' is not a budget" in caplog.text

@@ -177,7 +177,7 @@ async def fill(store: Store, payload: bytes = LARGE) -> Run:
     """Something of everything. The run that is returned is held by worker 1."""
     worker = await store.workers.register(new_worker(), 1000.0)
     assert worker == 1, "workers of a namespace are numbered by themselves"
-    await store.publish_workflows([spec(), spec("off")], worker)
+    await store.announce_workflows([spec(), spec("off")], worker)
     await store.disabled_workflows.disable("off")
     await store.documents.put("key", "ann", b"1")
     await store.documents.put("key", "bob", b"1")
@@ -440,8 +440,8 @@ async def memories_search(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def publish_workflows(store: Store, run: Run, other: Store) -> None:
-    await store.publish_workflows([WorkflowSpec(FLOW, ("other",))], run.owner)
+async def announce_workflows(store: Store, run: Run, other: Store) -> None:
+    await store.announce_workflows([WorkflowSpec(FLOW, ("other",))], run.owner)
 
 
 @case

@@ -204,11 +204,11 @@ async def test_announced_workflows_are_known_everywhere_and_the_last_announcemen
         is_address=True,
         inputs_schema='{"type":"object"}',
     )
-    await store.publish_workflows([WorkflowSpec("etl", ()), WorkflowSpec("mail", ()), full])
+    await store.announce_workflows([WorkflowSpec("etl", ()), WorkflowSpec("mail", ()), full])
     assert await second_store.get_workflow_specs() == {"etl": full, "mail": WorkflowSpec("mail", ())}
-    await second_store.publish_workflows([WorkflowSpec("mail", ("to",))])
+    await second_store.announce_workflows([WorkflowSpec("mail", ("to",))])
     assert (await store.get_workflow_specs())["mail"].parameters == ("to",)
-    await store.publish_workflows([])
+    await store.announce_workflows([])
 
 
 async def quiet(store: Store) -> None:

@@ -802,7 +802,7 @@ class StoreMachine(RuleBasedStateMachine):
             for at, name in enumerate(names)
         ]
         worker = self.one_of([None, *self.model.acting()])
-        self.wait(self.here.publish_workflows(specs, worker))
+        self.wait(self.here.announce_workflows(specs, worker))
         self.model.specs.update((spec.name, spec) for spec in specs)
         if worker is not None:
             row = self.model.workers[worker]

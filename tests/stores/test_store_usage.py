@@ -499,7 +499,7 @@ async def test_a_workflow_is_announced_with_its_budget(store: Store, second_stor
         WorkflowSpec("plain", ()),
         WorkflowSpec("helper", ("prompt",), budget=BudgetLimits(NANO_PER_USD, 7, None, 0.5), is_agent=True),
     ]
-    await store.publish_workflows(specs)
+    await store.announce_workflows(specs)
     assert await second_store.get_workflow_specs() == {spec.name: spec for spec in specs}
-    await store.publish_workflows([WorkflowSpec("helper", ("prompt",))])
+    await store.announce_workflows([WorkflowSpec("helper", ("prompt",))])
     assert (await second_store.get_workflow_specs())["helper"] == WorkflowSpec("helper", ("prompt",))

@@ -137,12 +137,12 @@ async def test_all_versions_are_announced_and_the_newest_that_is_served_is_to_be
     old = WorkflowSpec(FLOW, ("a",), version="1")
     new = WorkflowSpec(FLOW, ("a", "b"), version="2", serves=("1", ""))
     first = await store.workers.register(new_worker(workflows=()), 10.0)
-    await store.publish_workflows([old], first)
+    await store.announce_workflows([old], first)
     clock.advance(1)
     second = await store.workers.register(new_worker(workflows=()), 10.0)
-    await store.publish_workflows([new], second)
+    await store.announce_workflows([new], second)
     clock.advance(1)
-    await store.publish_workflows([WorkflowSpec(FLOW, ("a",), "etl-{a}", version="1")], first)
+    await store.announce_workflows([WorkflowSpec(FLOW, ("a",), "etl-{a}", version="1")], first)
     assert {worker.id: worker.workflows for worker in await store.list_workers()} == {
         first: (f"{FLOW}@1",),
         second: (f"{FLOW}@2", f"{FLOW}@1", FLOW),

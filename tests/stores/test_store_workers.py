@@ -226,9 +226,9 @@ async def test_several_dead_workers_are_reaped_together(store: Store, clock):
 
 async def test_a_worker_that_announces_workflows_can_execute_them_from_then_on(store: Store, second_store: Store):
     worker = await store.workers.register(new_worker(workflows=("a",)), 10.0)
-    await store.publish_workflows([WorkflowSpec("b", ()), WorkflowSpec("a", ())], worker)
-    await store.publish_workflows([WorkflowSpec("c", ())], worker)
-    await store.publish_workflows([WorkflowSpec("d", ())])
+    await store.announce_workflows([WorkflowSpec("b", ()), WorkflowSpec("a", ())], worker)
+    await store.announce_workflows([WorkflowSpec("c", ())], worker)
+    await store.announce_workflows([WorkflowSpec("d", ())])
     assert (await second_store.list_workers())[0].workflows == ("a", "b", "c")
     assert sorted(await second_store.get_workflow_specs()) == ["a", "b", "c", "d"]
 

@@ -190,7 +190,7 @@ class _PendingApproval:
         self._reminder_count = 0
         self._expires_at: float | None = None
         self._position = execution.next_position
-        self._first_timer = execution.loop.timer_count
+        self._first_timer = execution.loop.issued_timer_count
         self._command_count = self._timer_count = 0
         """How many commands and timers belong to this approval."""
         self._first_seq: int | None = None
@@ -303,7 +303,7 @@ class _PendingApproval:
         execution = self._execution
         if execution.next_position - self._position != self._command_count:
             return origin
-        if execution.loop.timer_count - self._first_timer != self._timer_count:
+        if execution.loop.issued_timer_count - self._first_timer != self._timer_count:
             return origin
         return FailureOrigin(
             origin.seq if self._first_seq is None else self._first_seq, self._position, self._first_timer

@@ -5,7 +5,8 @@ declared type) or ``tagged_codec`` (a closed set of types, by the type of the va
 value may be recorded at all. ``inputs``, ``run_ids``, and ``queue_keys`` encode a run's arguments, its id, and its key
 in a queue; ``recorded_errors`` encodes exceptions. ``size_limit`` limits, ``canonical`` compares, and
 ``argument_preview`` shows values. ``tags`` has the stored form of values without a declared type, ``formatting`` the
-texts of errors. ``encryption`` and ``encrypted_values`` handle bytes, whatever they mean.
+texts of errors. ``json_schema`` describes declared types to clients without the code, and ``redaction`` removes
+credentials from texts. ``encryption`` and ``encrypted_values`` handle bytes, whatever they mean.
 
 There is no pickle anywhere: write access to the store must not become code execution.
 """

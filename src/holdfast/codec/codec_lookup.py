@@ -12,7 +12,7 @@ from holdfast.codec.tags import TAGGED_TYPES
 from holdfast.codec.typed_codec import ScalarCodec, TypedCodec
 from holdfast.codec.value_codec import ValueCodec
 
-_UNTYPED: tuple[object, ...] = (Any, object, inspect.Parameter.empty, inspect.Signature.empty)
+_UNTYPED: tuple[object, ...] = (Any, object, inspect.Parameter.empty)
 _SCALAR_TYPES: tuple[object, ...] = (str, int, bool, float, None, NoneType)
 _CONTAINER_TYPES: tuple[object, ...] = (
     *(list, dict, tuple, set, frozenset),

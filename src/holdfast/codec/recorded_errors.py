@@ -7,7 +7,7 @@ and on replay.
 
 An exception is the user's code: its ``__str__`` and its attributes may raise anything, even ``SystemExit``, which would
 end the worker, and its message may contain a whole response. So everything is caught here, and the size of the record
-is limited, far below the limit of a value: people read errors, and so does every replay.
+is limited, far below the limit of a value: both people and every replay read errors.
 """
 
 from __future__ import annotations

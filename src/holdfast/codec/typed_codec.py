@@ -207,7 +207,7 @@ class TypedCodec(ValueCodec):
 
 
 class ScalarCodec(TypedCodec):
-    """The same for ``str``, ``int``, ``bool``, ``float``, and ``None``: immutable, so nothing need be read back."""
+    """A ``TypedCodec`` for ``str``, ``int``, ``bool``, ``float``, and ``None``: immutable, so nothing is read back."""
 
     __slots__ = ("_type",)
 

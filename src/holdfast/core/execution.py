@@ -15,9 +15,9 @@ Replay is exact because *every* record is delivered alone and followed by turns 
 **Drift.** A record must match the command at its position: the same kind, the same name, and for a timer the same due
 time. A record that does not match is drift, and so is one that the declared type cannot decode (``guard_decoding``).
 The run stops as ``failed`` with its journal untouched, and continues under corrected code when a person retries it.
-Signals differ: anyone may send one, so code may catch that a signal does not fit its type. The run then records this
-like a patch (``authoring.workflow_api``). A signal without that record was decoded before, so if it no longer fits,
-that is drift.
+Signals differ: anyone may send one, so code may catch the error for a signal that does not fit its type; the run
+records that error like a patch (``authoring.workflow_api``). A signal without such a record once fit, so if it no
+longer does, that is drift.
 
 **Runs that cannot continue.** A run that is idle and waits for nothing that can be recorded is stuck: ``WorkflowStuck``
 says where. A run that makes ``MAX_CALLBACKS`` callbacks without a new record is in an endless loop:
@@ -84,7 +84,7 @@ class ExecutionResult(NamedTuple):
     is_cancelled: bool = False
     """The code ended because the run was cancelled."""
     failed_compensation: tuple[str, Record] | None = None
-    """The step with the compensation that failed, and the record of that."""
+    """The name of the step whose compensation failed, and the record of that failure."""
     rewind: Rewind | None = None
     """What a retry removes from the journal."""
 
@@ -129,10 +129,10 @@ class Execution:
         self._withdrawn_commands: list[Command] = []
         self._holes: dict[int, tuple[RecordKind, str]] = {}
         self._step_holes: dict[int, Any] = {}
-        """Calls of steps that were cancelled in flight, and may have been executed all the same."""
+        """Calls of cancelled steps that have a compensation or are ``once``: they may have been executed anyway."""
         self._abandoned_children: dict[int, int] = {}
         """Positions of runs that the workflow no longer waits for, each with the last record it had seen by then."""
-        self._mailbox: dict[str, deque[Outcome]] = {}
+        self._unclaimed_signals: dict[str, deque[Outcome]] = {}
         self._draw_count = 0
         self._last_seq = -1
         """``seq`` of the last delivered record."""
@@ -196,7 +196,7 @@ class Execution:
         self._drift_context.records.append(record)
 
     def _make_origin(self, record: Record) -> FailureOrigin:
-        return FailureOrigin(record.seq, self._issued_count, self.loop.timer_count)
+        return FailureOrigin(record.seq, self._issued_count, self.loop.issued_timer_count)
 
     def go_live(self) -> None:
         """The replay is done: from here on, outcomes are new."""
@@ -232,7 +232,7 @@ class Execution:
             self._stop_on_drift(record)
             self.result = None
         elif record.kind.has_position:
-            self._note_hole(record)
+            self._note_late_outcome(record)
             self._revise_result()
 
     @property
@@ -241,7 +241,10 @@ class Execution:
         return self._compensation_start is not None
 
     def is_unrecorded_cancelled_step(self, position: int, name: str) -> bool:
-        """Whether this step was cancelled and has no record yet, so it must be compensated if it was executed."""
+        """Whether this is a cancelled step without a record that has a compensation or is ``once``.
+
+        It may have been executed anyway.
+        """
         return position in self._step_holes and self._holes[position] == (RecordKind.STEP, name)
 
     def try_start_compensation(
@@ -271,7 +274,7 @@ class Execution:
             return
         self.result = ending._replace(rewind=self._build_rewind())
         if self._compensations:
-            self._resume_finish(ending.error, ending.is_cancelled)
+            self._compensate_after_end(ending.error, ending.is_cancelled)
 
     # Commands
 
@@ -286,7 +289,7 @@ class Execution:
         command = Command(kind, position, name, call, contextvars.copy_context())
         future = CommandFuture(loop, self, command)
         self._drift_context.commands.append(command)
-        if kind is RecordKind.SIGNAL and (waiting := self._mailbox.get(name)):
+        if kind is RecordKind.SIGNAL and (waiting := self._unclaimed_signals.get(name)):
             self._holes[position] = (kind, name)
             command.close()
             future.set_result(waiting.popleft())
@@ -319,7 +322,7 @@ class Execution:
         """Whether the run takes the new branch of this change: see ``patches``."""
         if self.loop.is_closing:
             return self.patches.is_active(name)
-        return self.patches.decide(name, command_count=self._issued_count, timer_count=self.loop.timer_count)
+        return self.patches.decide(name, command_count=self._issued_count, timer_count=self.loop.issued_timer_count)
 
     def draw_bytes(self, purpose: str) -> bytes:
         """32 bytes that are random to the world and the same on every replay.
@@ -453,9 +456,9 @@ class Execution:
             self._interrupted_by = (record.kind, self._make_origin(record))
             self._is_cancelled_late = True
             if self.result is not None and self.result.error is None:
-                self._resume_finish(asyncio.CancelledError(), True)
+                self._compensate_after_end(asyncio.CancelledError(), True)
 
-    def _resume_finish(self, error: BaseException, is_cancelled: bool) -> None:
+    def _compensate_after_end(self, error: BaseException, is_cancelled: bool) -> None:
         """There is something to compensate after all."""
         if self.result is not None and self.result.failed_compensation is not None:
             return  # a compensation has failed, so a person has to look first
@@ -482,7 +485,7 @@ class Execution:
     def _fire_timer(self, record: Record) -> None:
         loop = self.loop
         timer = loop.timers.get(record.position)
-        if record.position >= loop.timer_count or (timer is not None and record.name != timer.name):
+        if record.position >= loop.issued_timer_count or (timer is not None and record.name != timer.name):
             self._stop_on_drift(record, timer=None if timer is None else timer.name)
             return
         loop.advance_time(record.at)
@@ -497,7 +500,7 @@ class Execution:
                 self._stop_on_drift(record)
                 return
             loop.advance_time(record.at)
-            self._note_hole(record)
+            self._note_late_outcome(record)
             if record.kind is RecordKind.SIGNAL:
                 self._deliver_signal(record.name, outcome)
             return
@@ -517,7 +520,7 @@ class Execution:
         if not (record.ok or record.kind is RecordKind.COMPENSATION or getattr(call, "is_once", False)):
             self._compensations.add_failure(record)
 
-    def _note_hole(self, record: Record) -> None:
+    def _note_late_outcome(self, record: Record) -> None:
         """A command that the workflow had cancelled has an outcome all the same."""
         call = self._step_holes.pop(record.position, None)
         self._note_failure(record, call)
@@ -525,7 +528,7 @@ class Execution:
             self._compensations.add_outcome(record, call)
 
     def _deliver_signal(self, name: str, outcome: Outcome) -> None:
-        """A signal for a cancelled wait goes to the oldest open wait for its name, else into the mailbox."""
+        """A signal for a cancelled wait goes to the oldest open wait for its name, else to the next one."""
         for command in self.open_commands.values():
             if command.kind is RecordKind.SIGNAL and command.name == name:
                 future = self._close_command(command)
@@ -534,7 +537,7 @@ class Execution:
                 self._withdrawn_commands.append(command)
                 self.loop.call_inside(future.set_result, outcome)
                 return
-        self._mailbox.setdefault(name, deque()).append(outcome)
+        self._unclaimed_signals.setdefault(name, deque()).append(outcome)
 
     def _check_not_stuck(self) -> None:
         if (

@@ -5,7 +5,7 @@ It is a real ``asyncio`` loop as far as tasks, futures, timers, and callbacks go
 Between two deliveries it runs until nothing is ready, so the order of everything it does is a function of the journal
 alone.
 
-This needs the following. Without any of it, some replay went wrong:
+This needs all of the following; without each one, some replay went wrong:
 
 - **Time** advances only with deliveries: ``time()`` is the largest time among the delivered records. A deadline is
   therefore a function of the journal, and arming a timer needs no write.
@@ -121,8 +121,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         self.is_replaying = True
         """Whether outcomes still come from the journal; logging is suppressed meanwhile."""
         self.is_retracing = False
-        """Whether an engine that keeps outcomes itself delivers them again. To the run they are new, but logging is
-        suppressed."""
+        """Whether an engine with its own history (Temporal) is replaying it. The run treats the outcomes as new, but
+        its log messages were already written, so they are suppressed."""
         self.is_closing = False
         self.interrupt_window = InterruptWindow()
         """The time in which another thread may interrupt the run's code."""
@@ -131,7 +131,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         self.execution: Any = None
         """The ``Execution`` that this loop belongs to."""
         self.timers: dict[int, RunTimer] = {}
-        self.timer_count = 0
+        self.issued_timer_count = 0
         self.callback_count = 0
         """Callbacks run since the last delivery."""
         self.live_tasks: dict[int, RunTask[Any]] = {}
@@ -356,8 +356,8 @@ class RunLoop(asyncio.AbstractEventLoop):
             timer = RunTimer(-1, when, callback, args, self, context)
             self.ready.append(timer)
             return timer
-        position = self.timer_count
-        self.timer_count += 1
+        position = self.issued_timer_count
+        self.issued_timer_count += 1
         timer = RunTimer(position, when, callback, args, self, context)
         timer._scheduled = True  # type: ignore[attr-defined]
         self.timers[position] = timer
@@ -424,7 +424,10 @@ class RunLoop(asyncio.AbstractEventLoop):
     # Leaving
 
     def refuse_command(self) -> asyncio.Future[Any]:
-        """The answer to a command that is issued while the run leaves memory: an exception, or in the end no answer."""
+        """Refuse a command while the run leaves memory.
+
+        Raises ``RunParked``, or after ``MAX_REFUSED_COMMANDS`` returns a future that is never done.
+        """
         self._refused_count += 1
         if self._refused_count > MAX_REFUSED_COMMANDS:
             return RunFuture(self)  # code that retries forever waits for a future that is never done

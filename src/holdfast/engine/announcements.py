@@ -1,4 +1,4 @@
-"""What a worker publishes about its code: queues with limits, workflows, and schedules.
+"""What a worker announces about its code: queues with limits, workflows, and schedules.
 
 More of each may be declared while the engine is open, so announcements are made before a run is started and at every
 poll. Nothing is written for what has been announced already.
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 class Announcements:
-    """Publishes what has not been announced yet."""
+    """Announces what has not been announced yet."""
 
     def __init__(self, host: JournalEngine, queue_limits: Mapping[str, QueueLimits], ticker: ScheduleTicker) -> None:
         self._host = host
         self._queue_limits = queue_limits
         self._ticker = ticker
-        self._published: set[str] = set()
+        self._announced: set[str] = set()
         self._announced_limits: dict[str, QueueLimits] = {}
 
     def has_pending(self, workflow: str, version: str) -> bool:
         """Whether something must be announced before a run of this workflow can be started."""
         return (
-            make_served_name(workflow, version) not in self._published or self._queue_limits != self._announced_limits
+            make_served_name(workflow, version) not in self._announced or self._queue_limits != self._announced_limits
         )
 
     async def announce(self) -> None:
@@ -43,15 +43,15 @@ class Announcements:
         if new_limits:
             await store.queues.declare([NewQueue(name, limits) for name, limits in new_limits.items()])
             self._announced_limits.update(new_limits)
-        new = {name: definition for name, definition in self._host.definitions.items() if name not in self._published}
+        new = {name: definition for name, definition in self._host.definitions.items() if name not in self._announced}
         if new:
             # A definition that serves several versions is there under the name of each.
             unique = {id(definition): definition for definition in new.values()}
-            await store.publish_workflows([definition.to_spec() for definition in unique.values()], worker)
-            self._published.update(new)
+            await store.announce_workflows([definition.to_spec() for definition in unique.values()], worker)
+            self._announced.update(new)
         await self._ticker.announce()
 
     def reset(self) -> None:
         """This is a new worker now, with the same code: announce everything again."""
-        self._published.clear()
+        self._announced.clear()
         self._ticker.reset_announced()

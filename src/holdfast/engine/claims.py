@@ -40,6 +40,8 @@ EMPTY_CLAIM_PAUSE_S = 0.2
 
 UNACKNOWLEDGED_CHECK_INTERVAL_S = 60.0
 """Seconds between two checks for runs that this worker holds and does not work on."""
+UNACKNOWLEDGED_RECHECK_DELAY_S = 0.2
+"""Seconds before the next such check, if one could not tell for some runs."""
 UNREADABLE_RUN_DELAY_S = 10.0
 """Seconds before a run may be claimed again after reading its journal failed with an unexpected error."""
 
@@ -298,7 +300,9 @@ class Claims:
             if len(page) < RUN_PAGE_SIZE:
                 break
             before = page[-1].key
-        self._check_times = [due for due in self._check_times if due > now] + [now + EMPTY_CLAIM_PAUSE_S] * is_unsure
+        self._check_times = [due for due in self._check_times if due > now]
+        if is_unsure:
+            self._check_times.append(now + UNACKNOWLEDGED_RECHECK_DELAY_S)
         self._next_check_at = now + UNACKNOWLEDGED_CHECK_INTERVAL_S
 
     # Signals and requests
@@ -316,17 +320,17 @@ class Claims:
         self._deliver_signals(found)
 
     def _deliver_signals(self, found: NewSignals) -> None:
-        is_unknown = False
+        has_unloaded_run = False
         for key, signal in found.signals:
             driver = self._held_runs.drivers.get(key)
             if driver is None:
-                is_unknown = True
+                has_unloaded_run = True
             elif is_encrypted_value(signal.payload):
                 # It stays in the store, for a worker that has the key.
                 log.warning("run %r is not told signal %r: it is sealed, with no key here", driver.run.id, signal.name)
             else:
                 driver.add_signals([signal])
-        if not is_unknown:  # a signal for a run that is just being loaded is fetched again next time
+        if not has_unloaded_run:  # a signal for a run that is just being loaded is fetched again next time
             self._signal_cursor = found.cursor
 
     async def _fetch_requests(self) -> None:

@@ -23,11 +23,11 @@ The driver ends in one of four ways. After each, ``is_closed`` is true and nothi
 other runs, or is paused), *released* (this worker stops, the workflow was disabled, or the run's end could not be
 recorded), and *lost* (a write was fenced: another worker holds the run).
 
-A write that is answered with an exception instead of a status was submitted several times (see ``journal_writer``). If
-it was a record, the record cannot be written, and the run fails. If it was the end of the run, it is unknown what the
-store has: the run is released, and the next worker continues from the journal. Dropping it from memory alone would
-leave it ``running`` under a live worker that does not work on it. The release counts as a delivery, so a run whose end
-can never be written becomes ``dead`` instead of repeating its steps forever.
+A write is answered with an exception instead of a status when it cannot be recorded, usually after several tries (see
+``journal_writer``). If it was a record, the run fails. If it was the end of the run, it is unknown what the store has:
+the run is released, and the next worker continues from the journal. Dropping it from memory alone would leave it
+``running`` under a live worker that does not work on it. The release counts as a delivery, so a run whose end can never
+be written becomes ``dead`` instead of repeating its steps forever.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Driver:
         self._child_runs = ChildRuns(self)
         self._approvals = RunApprovals(self)
         self.live_event_positions: set[int] = set()
-        """The positions that may have live events: their records delete those."""
+        """Positions that may have live events, which the record at the position deletes."""
         self._mailbox = Mailbox()
         self._inbox: deque[tuple[Record, Any]] = deque()
         self.recorder = Recorder(self)
@@ -205,7 +205,7 @@ class Driver:
     def _start_compensation(self) -> bool:
         """Let the run compensate its steps, unless an outcome may still come that must be compensated first."""
         if not self.execution.loop.is_replaying:
-            self._cancel_withdrawn()  # no outcome comes of those that have none yet
+            self._cancel_withdrawn()  # cancelled steps that have no outcome yet will not get one
             self.steps.record_committed_outcomes()
         upcoming = (record for record, _ in self._inbox)
         return self.execution.try_start_compensation(upcoming, expected_positions=self.recorder.expected_positions)
@@ -255,7 +255,7 @@ class Driver:
                 self._approvals.withdraw(command)
 
     def finish_turn(self) -> None:
-        """After something has ended: end, release, park, or idle, if there is nothing else to do now."""
+        """If nothing else is in progress: start compensation, or end, release, park, or mark the run idle."""
         if self.execution.is_compensation_held and not self.recorder.expected_positions:
             self._pump()
         elif self.execution.result is not None:
@@ -450,7 +450,7 @@ class Driver:
         if not self._is_ending and not self.is_closed:
             self._finish(RunOutcome(RunState.DEAD, None, error), respect_cancel=False)
 
-    def _finish(self, end: RunOutcome, rewind: Rewind | None = None, *, respect_cancel: bool = True) -> None:
+    def _finish(self, end: RunOutcome, rewind: Rewind | None = None, *, respect_cancel: bool) -> None:
         self._is_ending = True
         self.steps.cancel_all()
         at = self.host.clock.now()

@@ -5,8 +5,8 @@ the others do. The heartbeat renews it, in its own thread. A renewal may find th
 the engine drops every run, because others hold them by now, and registers again, on its loop. Until then it loads
 nothing, and from then on it is another worker, with another id.
 
-Renewals also show whether the store can be written. Only while they succeed may this worker count the leases of others
-(``get_lease_window``; see ``stores.leases``).
+Renewals also show whether the store can be written. Only time in which they succeed counts toward the expiry of other
+workers' leases (``get_lease_window``; see ``stores.leases``).
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class Membership:
         """Until when (monotonic) no other worker can have declared this one dead, as far as it knows."""
         self._lost_worker_id = 0
         """The worker id that the last renewal found to be declared dead."""
-        # Renewals are a third of a lease apart. A gap of half a lease leaves others the rest of theirs to renew.
-        self._contact = LeaseWindowTracker(host.store.now, host.clock.monotonic, max_gap_s=host.lease_s / 2)
+        # Renewals are a third of a lease apart. So even if no worker could renew during a gap of half a lease, the
+        # leases of live workers have not expired at its end. A longer gap could hide an outage in which they have.
+        self._window_tracker = LeaseWindowTracker(host.store.now, host.clock.monotonic, max_gap_s=host.lease_s / 2)
 
     async def register(self) -> None:
         """Become a worker."""
@@ -51,7 +52,7 @@ class Membership:
         requested_at = host.clock.monotonic()
         host.worker_id = await host.store.workers.register(worker, self._lease_s)
         self._lease_valid_until = requested_at + self._lease_s
-        self._contact.note_success(requested_at)
+        self._window_tracker.note_success(requested_at)
 
     async def reap_dead(self) -> ReapResult:
         """Find workers that have died, and free their runs."""
@@ -60,8 +61,8 @@ class Membership:
         return reaped
 
     def get_lease_window(self) -> LeaseWindow:
-        """The time in which the leases of other workers count."""
-        return self._contact.get_window()
+        """The window in which other workers' leases may expire."""
+        return self._window_tracker.get_window()
 
     def has_lease(self) -> bool:
         """Whether no other worker can hold this worker's runs yet. Called from any thread.
@@ -79,9 +80,9 @@ class Membership:
         try:
             is_alive = self._host.store.workers.renew_lease(worker_id, self._lease_s)
         except BaseException:
-            self._contact.note_failure()
+            self._window_tracker.note_failure()
             raise
-        self._contact.note_success(requested_at)
+        self._window_tracker.note_success(requested_at)
         if is_alive:
             self._lease_valid_until = requested_at + self._lease_s
         else:

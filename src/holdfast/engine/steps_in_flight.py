@@ -1,8 +1,8 @@
 """The steps of a held run that have started and have no record yet.
 
 A ``once`` step may not start before its intent is durable: a worker that finds an intent and no record must not run the
-step again, but records that its outcome is unknown. While a ``once`` step waits for its next attempt, because it failed
-in a way that says that nothing happened, it has no intent. Any other step is launched at once.
+step again, but records that its outcome is unknown. While a ``once`` step waits for its next attempt, it has no intent,
+because its failure proves that nothing happened. Steps that are not ``once`` are launched immediately.
 
 A step whose attempt has failed waits for its next attempt in memory. That wait does not keep the run there: the state
 of the step is saved, with the time of the next attempt, so the run may be parked, paused, or released meanwhile. The

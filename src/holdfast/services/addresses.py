@@ -127,7 +127,7 @@ async def declare_address(store: Store, name: str) -> AddressInfo:
     await _check_not_a_workflow(store, name)
     if await store.documents.put(DOCUMENT_KIND, name, _encode_settings(new), if_version=0) is None:
         return await declare_address(store, name)  # another process was faster
-    await store.publish_workflows([new.spec])
+    await store.announce_workflows([new.spec])
     return new
 
 
@@ -146,7 +146,7 @@ async def put_address(store: Store, name: str, **settings: Any) -> AddressInfo:
         return _encode_settings(address)
 
     await update_document(store, DOCUMENT_KIND, name, change)
-    await store.publish_workflows([address.spec])
+    await store.announce_workflows([address.spec])
     return _with_webhook(address, await find_webhook(store, name))
 
 

@@ -25,7 +25,7 @@ from holdfast.services.lookup import find_run, make_run_not_found
 from holdfast.services.run_start import validate_run_id
 from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.operations import ForkRun, NewRun, Op, OpStatus, Run, SendSignal, StartResult
-from holdfast.stores.rules import count_short_calls
+from holdfast.stores.rules import count_refused_calls
 from holdfast.stores.run_errors import make_disabled_error
 
 NOT_GIVEN = object()
@@ -58,10 +58,10 @@ async def fork_run(
     seed = make_fork_seed(source.seed, keep, entropy or secrets.token_bytes(SEED_BYTES))
     new = _build_fork(source, _generate_id(run_id) if new_id is None else validate_run_id(new_id), seed, usage, now)
     ops: list[Op] = [ForkRun(run_id, new, keep, record)]
-    short = count_short_calls(one for one in history.records if one.seq < keep)
-    if short and await store.get_run(new.id) is not None:  # the signals below would go to another run
+    refused_count = count_refused_calls(one for one in history.records if one.seq < keep)
+    if refused_count and await store.get_run(new.id) is not None:  # the signals below would go to another run
         raise _make_id_conflict(new.id)
-    ops += [SendSignal(new.id, BUDGET_SIGNAL, b"null", f"fork {new.seed.hex()} {n}", now) for n in range(short)]
+    ops += [SendSignal(new.id, BUDGET_SIGNAL, b"null", f"fork {new.seed.hex()} {n}", now) for n in range(refused_count)]
     [result, *_] = await store.commit(ops)
     if result is OpStatus.WORKFLOW_DISABLED:
         raise make_disabled_error(source.workflow, f"run {run_id!r} was not forked")

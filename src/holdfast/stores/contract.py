@@ -23,9 +23,9 @@ run.)
 **Links.** A run that waits for another run has a link to it, made in the transaction that starts the other run or finds
 it unfinished. Whatever ends a run (its holder, ``Workers.reap_dead``, a cancel before the first claim) puts a
 ``Signal`` with the link's position into the mailbox of every unfinished run that waits, wakes it if it is parked, and
-marks the link as notified. So a link means that the end is in the mailbox, was there, or will be. A run that has ended
-gets no such signal. If a retry lets it wait again, it is answered with the end, like a run that asks for the first time
-after the other has ended.
+marks the link as notified. So a pending or notified link means that the end is in the mailbox, was there, or will be; a
+*late* link only remembers which run was awaited. A run that has ended gets no such signal. If a retry makes it wait
+again, the await itself is answered with the end, as for a run that first asks after the other has ended.
 
 **Usage and budgets.** The usage of a model call is added when its record is appended: to the run and to every run above
 it (its ``parent``, that one's parent, and so on), in the same transaction, and once however often the append is
@@ -111,7 +111,7 @@ class WorkflowSpec:
     inputs_schema: str = ""
     """A JSON schema of its inputs, as text; ``""``: none was announced, and only the names are checked."""
     serves: tuple[str, ...] = field(default=(), compare=False)
-    """Other versions whose runs the same code executes; only the row of the worker has them."""
+    """Other versions whose runs the same code executes; stored only in the worker's row."""
     announced_at: float = field(default=0.0, compare=False)
     """When this version was first announced; set by the store."""
 
@@ -150,7 +150,7 @@ class RunFilter:
     """A text in its id, its workflow's name, one of its tags, or the type and message of its error, ignoring case. An
     error that is stored as a blob is not searched."""
     parent: str | None = None
-    """The id of its parent; the empty text matches none."""
+    """The id of its parent; ``""`` matches no run, not even runs without a parent."""
     owner: int | None = None
     """The worker that holds it."""
 
@@ -272,7 +272,7 @@ class Store(ABC):
         """The number of runs for each workflow and state, without those whose state cannot be read.
 
         With ``max_ended``, ended runs are counted only up to that number for each workflow and state; a count equal to
-        it may be higher in fact. So the cost depends only on the number of unfinished runs.
+        it means "at least this many". So the cost depends only on the number of unfinished runs.
         """
 
     @abstractmethod
@@ -324,7 +324,7 @@ class Store(ABC):
         """All live workers, workers that unfinished runs refer to, and workers with an id in ``extra_ids``."""
 
     @abstractmethod
-    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+    async def announce_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         """Announce workflows. ``worker`` can execute them from now on, and the other versions that they serve.
 
         The last announcement of a workflow and version counts.

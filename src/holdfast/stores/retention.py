@@ -10,9 +10,8 @@ It also stays when something else needs one of its members: an unfinished run th
 or a script that was killed before it had the result and may start again (see ``StartRun.join_orphan``). A fork needs
 nothing of its origin: it has its own copy of the beginning of the journal.
 
-The filters of a request (workflow and states) apply to the *tops* of a group, the members that no other member has
-started, and to members below them that were not awaited. An awaited member is deleted with the run that awaited it,
-which recorded its end.
+The filters of a request (workflow, states, and ``keep_newest``) apply to the *tops* of a group: the members that no
+other member started. A member below a top must only be in one of the requested states, unless its parent awaited it.
 
 **Keys are never used again**, so that a worker that was declared dead long ago cannot write into another run. A run's
 row, and everything by which others could find it, is deleted in the transaction that decides. The rest (records and
@@ -68,11 +67,11 @@ class PruneProgress:
         if len(group.members) > 1:
             self.decisions.update({member.key: (member.id, reason) for member in group.members})
 
-    def split_decided(self, keys: Iterable[int]) -> tuple[list[int], dict[str, KeepReason]]:
+    def split_decided(self, keys: Collection[int]) -> tuple[list[int], dict[str, KeepReason]]:
         """The runs without a decision; and of the others, those that stay."""
-        new = [key for key in keys if key not in self.decisions]
+        undecided = [key for key in keys if key not in self.decisions]
         known = [self.decisions[key] for key in keys if key in self.decisions]
-        return new, {run_id: reason for run_id, reason in known if reason is not None}
+        return undecided, {run_id: reason for run_id, reason in known if reason is not None}
 
 
 class PruneCursor(NamedTuple):
@@ -188,7 +187,7 @@ def _find_groups(relations: RelationReader, keys: Iterable[int]) -> list[PruneGr
     known: dict[int, GroupMember | None] = {}
     roots: dict[int, int] = {}
 
-    def root(key: int) -> int:
+    def find_root(key: int) -> int:
         while roots.setdefault(key, key) != key:
             roots[key] = roots[roots[key]]
             key = roots[key]
@@ -202,11 +201,11 @@ def _find_groups(relations: RelationReader, keys: Iterable[int]) -> list[PruneGr
         known.update({member.key: member for member in readable})
         pairs = list(relations.read_neighbors(readable))
         for key, other in pairs:
-            roots[root(max(key, other))] = root(min(key, other))
+            roots[find_root(max(key, other))] = find_root(min(key, other))
         new = {key for pair in pairs for key in pair} - known.keys()
     by_root: dict[int, list[GroupMember | None]] = {}
     for key in sorted(known):
-        by_root.setdefault(root(key), []).append(known[key])
+        by_root.setdefault(find_root(key), []).append(known[key])
     return [
         PruneGroup(tuple(member for member in members if member is not None), None not in members)
         for members in by_root.values()
@@ -290,6 +289,6 @@ class Retention(ABC):
     async def sweep(self, limit: int = 2000) -> SweepResult:
         """Delete the data that deleted runs have left: about ``limit`` records, in a transaction of its own.
 
-        Also deletes rows of workers that are no longer live and that no run can refer to, because they were gone before
-        the oldest run was created; for listeners, the oldest run by delivery.
+        Also deletes rows of workers that are no longer live, have started no unfinished run, and whose lease ended
+        before the oldest run (for listeners: the oldest run by delivery) was created, so no run refers to them.
         """

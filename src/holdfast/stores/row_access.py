@@ -63,8 +63,8 @@ class ReopenedRun(NamedTuple):
         return self.rewind if self.rewind is not None and self.rewind.failed_seqs else None
 
 
-class PendingChild(NamedTuple):
-    """A run that a reopened run waits for, without its end in the journal."""
+class AwaitedRunRow(NamedTuple):
+    """An awaited run whose end is not in the journal, or will not be after the rewind."""
 
     position: int
     key: int
@@ -148,12 +148,12 @@ class RowAccess(ABC, Generic[RowT, AccountsT]):
         """The key of the awaited run, and what the link knows of its end."""
 
     @abstractmethod
-    def _put_link(self, link_key: LinkKey, child: int, state: LinkState) -> None: ...
+    def _put_link(self, link_key: LinkKey, awaited_key: int, state: LinkState) -> None: ...
     @abstractmethod
     def _delete_link(self, link_key: LinkKey) -> None: ...
     @abstractmethod
     def _delete_end_signal(self, link_key: LinkKey) -> None:
-        """Remove an end from the mailbox that no command waits for any more."""
+        """Remove from the mailbox the end of a run that no command awaits any more."""
 
     # Requests from outside
 
@@ -192,7 +192,7 @@ class RowAccess(ABC, Generic[RowT, AccountsT]):
     @abstractmethod
     def _read_reopened(self, key: int) -> ReopenedRun: ...
     @abstractmethod
-    def _list_pending_children(self, run: ReopenedRun) -> list[PendingChild]: ...
+    def _list_awaited_runs(self, run: ReopenedRun) -> list[AwaitedRunRow]: ...
     @abstractmethod
     def _rewind_journal(self, run: ReopenedRun) -> None:
         """Remove what the retry takes back (records, answers, attempts, approvals), and reopen the run's row."""

@@ -30,15 +30,15 @@ class LinkState(IntEnum):
     PENDING = 1
     LATE = 2
     """The end was not delivered: the other run had ended before the link was made, or the waiting run had ended. A
-    command that asks again gets the end as its answer. The link only tells a retry which run it was."""
+    command that asks again gets the end as its answer. The link only tells a retry which run was awaited."""
 
 
 # The fence, and harmless repeats
 
 
-def can_write(state: str, epoch: int, fence: int) -> bool:
-    """Whether an operation under ``fence`` may still change a run that is in ``state`` under ``epoch``."""
-    return epoch == fence and state == "running"
+def can_write(state: str, epoch: int, op_epoch: int) -> bool:
+    """Whether an operation under ``op_epoch`` may still change a run that is in ``state`` under ``epoch``."""
+    return epoch == op_epoch and state == "running"  # on the hot path: comparing with a member takes longer
 
 
 def is_finish_repeat(state: str, epoch: int, op: FinishRun) -> bool:
@@ -49,9 +49,9 @@ def is_finish_repeat(state: str, epoch: int, op: FinishRun) -> bool:
     return epoch == op.epoch and state == op.state and op.state in TERMINAL_STATES
 
 
-def is_park_repeat(state: str, epoch: int, fence: int) -> bool:
+def is_park_repeat(state: str, epoch: int, op_epoch: int) -> bool:
     """Whether the run is already parked under the same epoch."""
-    return epoch == fence and state == "waiting"
+    return epoch == op_epoch and state == RunState.WAITING
 
 
 def is_waiting_for(op: ParkRun, name: str, position: int | None) -> bool:
@@ -126,9 +126,9 @@ def decide_cancel(state: str, cancel_state: str, *, is_paused: bool, has_same_se
     return OpStatus.DUPLICATE if cancel_state != CancelState.NONE and not is_paused else OpStatus.DONE
 
 
-def is_cancelled_at_once(state: str, epoch: int, *, is_delivery: bool = False) -> bool:
+def is_cancelled_at_once(state: str, epoch: int, *, is_delivery: bool) -> bool:
     """Whether a cancel ends the run without its code: no worker ever claimed it, or it has no code."""
-    return is_delivery or (state == "pending" and epoch == 0)
+    return is_delivery or (state == RunState.PENDING and epoch == 0)
 
 
 def decide_pause(state: str, *, is_paused: bool, should_pause: bool) -> OpStatus:
@@ -140,7 +140,7 @@ def decide_pause(state: str, *, is_paused: bool, should_pause: bool) -> OpStatus
 
 def should_keep_wake_at(state: str, epoch: int) -> bool:
     """Whether a resumed run still waits for the time for which it was started."""
-    return state == "pending" and epoch == 0
+    return state == RunState.PENDING and epoch == 0
 
 
 def decide_reopen(state: str, rewind: Rewind | None, *, rerun_once_steps: bool) -> OpStatus:
@@ -165,7 +165,10 @@ def get_reopened_cancel_state(is_recorded: bool) -> CancelState:
 
 
 class LinkAction(Enum):
-    """What to do with a link of a reopened run when the end of the linked run is not in its journal."""
+    """What to do with a link of a reopened run.
+
+    Only for links to runs whose end is not in its journal, or will not be after the rewind.
+    """
 
     KEEP = "keep"
     AWAIT = "await"
@@ -274,17 +277,17 @@ def decide_budget(state: str, budget: BudgetLimits | None) -> OpStatus:
 
 
 def encode_budget(budget: BudgetLimits) -> bytes:
-    """The payload of ``BUDGET_SIGNAL``, which lets a run that was short reserve again under this budget."""
+    """The payload of ``BUDGET_SIGNAL``, which lets a run whose calls were refused reserve again under this budget."""
     return json.dumps(budget._asdict()).encode()
 
 
-def count_short_calls(records: Iterable[Record]) -> int:
+def count_refused_calls(records: Iterable[Record]) -> int:
     """How many refused model calls in these records have not received ``BUDGET_SIGNAL`` since."""
-    refused = f"{BudgetExceeded.__module__}.{BudgetExceeded.__qualname__}"
-    short = 0
+    error_type = f"{BudgetExceeded.__module__}.{BudgetExceeded.__qualname__}"
+    refused_count = 0
     for record in records:
         if record.kind is RecordKind.SIGNAL and record.name == BUDGET_SIGNAL:
-            short = max(0, short - 1)
-        elif record.kind is RecordKind.STEP and not record.ok and get_error_text(record.payload).startswith(refused):
-            short += 1
-    return short
+            refused_count = max(0, refused_count - 1)
+        elif record.kind is RecordKind.STEP and not record.ok and get_error_text(record.payload).startswith(error_type):
+            refused_count += 1
+    return refused_count

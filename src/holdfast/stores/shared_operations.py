@@ -142,8 +142,8 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
         if link is None or not link.is_awaited:
             return StartResult(run, is_new)
         link_key = (link.parent_key, link.position)
-        child, state = self._get_link(link_key) or (None, None)
-        if child is not None and child != run.key:  # the link of a command that a retry has removed
+        awaited_key, state = self._get_link(link_key) or (None, None)
+        if awaited_key is not None and awaited_key != run.key:  # the link of a command that a retry has removed
             self._delete_end_signal(link_key)
             state = None
         is_linked = rules.is_linked(state, run.state)
@@ -222,12 +222,12 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
         answer = rules.decide_budget(run.state, self._accounts.get(run.key).budget)
         if answer is OpStatus.DONE:
             self._accounts.set_budget(run.key, op.budget)
-            for short in self._list_by_key(self._accounts.find_short_in_tree(run.key)):
-                if short.state not in TERMINAL_STATES:
-                    self._wake_short_calls(short, rules.encode_budget(op.budget), op.at)
+            for refused_run in self._list_by_key(self._accounts.find_short_in_tree(run.key)):
+                if refused_run.state not in TERMINAL_STATES:
+                    self._wake_refused_calls(refused_run, rules.encode_budget(op.budget), op.at)
         return answer
 
-    def _wake_short_calls(self, run: RowT, payload: bytes, at: float) -> None:
+    def _wake_refused_calls(self, run: RowT, payload: bytes, at: float) -> None:
         """Send one signal for each refused model call of a run: the call may be granted now."""
         for _ in range(self._accounts.clear_short(run.key)):
             self._add_signal(run.key, BUDGET_SIGNAL, at, payload)
@@ -249,8 +249,8 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
             self._rewind(reopened, affected)
             self._add_lasting_event(key, -1, op.at, *rules.make_reopened_event(self._get_last_seq(key)))
             if self._accounts.get(key).short_positions:
-                [short] = self._list_by_key([key])
-                self._wake_short_calls(short, b"null", op.at)
+                [refused_run] = self._list_by_key([key])
+                self._wake_refused_calls(refused_run, b"null", op.at)
         if op.settlement is not None and op.settlement.record is not None:
             self._append_record(run.key, op.settlement.record._replace(seq=self._get_last_seq(run.key) + 1))
         if op.version is not None:
@@ -266,35 +266,35 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
         if answer is not OpStatus.DONE:
             return answer
         affected[key] = run
-        for child in self._list_pending_children(run):
-            is_started_by_it = child.parent_id == run.id and not child.is_after_rewind
-            if not is_started_by_it or child.key in affected or child.state not in rules.REOPENABLE:
+        for awaited in self._list_awaited_runs(run):
+            is_started_by_it = awaited.parent_id == run.id and not awaited.is_after_rewind
+            if not is_started_by_it or awaited.key in affected or awaited.state not in rules.REOPENABLE:
                 continue
             with_child = dict(affected)
-            answer = self._decide_reopen(child.key, op, with_child)
+            answer = self._decide_reopen(awaited.key, op, with_child)
             if answer is OpStatus.DONE:
                 affected.update(with_child)
-            elif child.is_end_rewound:
+            elif awaited.is_end_rewound:
                 return answer
         return OpStatus.DONE
 
     def _rewind(self, run: ReopenedRun, affected: Mapping[int, ReopenedRun]) -> None:
-        for child in self._list_pending_children(run):
+        for awaited in self._list_awaited_runs(run):
             action = rules.choose_link_action(
-                is_after_rewind=child.is_after_rewind,
-                is_end_rewound=child.is_end_rewound,
-                is_reopened=child.key in affected,
-                has_ended=child.state in TERMINAL_STATES,
+                is_after_rewind=awaited.is_after_rewind,
+                is_end_rewound=awaited.is_end_rewound,
+                is_reopened=awaited.key in affected,
+                has_ended=awaited.state in TERMINAL_STATES,
             )
-            self._apply_link_action((run.key, child.position), child.key, action)
+            self._apply_link_action((run.key, awaited.position), awaited.key, action)
         self._rewind_journal(run)
 
-    def _apply_link_action(self, link_key: LinkKey, child: int, action: LinkAction) -> None:
+    def _apply_link_action(self, link_key: LinkKey, awaited_key: int, action: LinkAction) -> None:
         if action is LinkAction.KEEP:
             return
         self._delete_end_signal(link_key)
         if action is LinkAction.AWAIT:
-            self._put_link(link_key, child, LinkState.PENDING)
+            self._put_link(link_key, awaited_key, LinkState.PENDING)
         else:
             self._delete_link(link_key)
 

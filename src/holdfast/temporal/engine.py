@@ -98,9 +98,9 @@ class TemporalEngine:
         self._worker_store: TemporalStore | None = None
         """The store of the workers' thread."""
         self.rebuilt_runs: RebuiltRuns
-        self._published: set[str] = set()
+        self._announced: set[str] = set()
         self._called_loaders: set[Callable[[], None]] = set()
-        self._publish_lock = asyncio.Lock()
+        self._announce_lock = asyncio.Lock()
         self._notify_task: asyncio.Task[None] | None = None
         self._is_grace_skipped = False
         self._is_closed = False
@@ -115,7 +115,7 @@ class TemporalEngine:
         await retry_until_store_ready(self.store.open, self.clock)
         try:
             await self._workers.start()
-            await self._publish_workflows()
+            await self._announce_workflows()
         except BaseException:
             await self._workers.stop(0.0, lambda: True)
             await self.store.close()
@@ -197,21 +197,21 @@ class TemporalEngine:
                 await self.close()
             raise
 
-    async def _publish_workflows(self) -> None:
+    async def _announce_workflows(self) -> None:
         """Announce new workflows, and poll for them."""
-        async with self._publish_lock:
-            new = {name: item for name, item in self._definitions.items() if name not in self._published}
+        async with self._announce_lock:
+            new = {name: item for name, item in self._definitions.items() if name not in self._announced}
             for definition in new.values():
                 self._check_supported(definition)
                 if definition.load_imports is not None and definition.load_imports not in self._called_loaders:
                     await asyncio.to_thread(definition.load_imports)
                     self._called_loaders.add(definition.load_imports)
             definitions = {id(definition): definition for definition in new.values()}.values()
-            await self.store.publish_workflows([definition.to_spec() for definition in definitions])
+            await self.store.announce_workflows([definition.to_spec() for definition in definitions])
             if definitions:
                 await self._workers.serve_entity_workflows()
             await self._workers.serve(queue for item in definitions for queue in self._list_task_queues(item))
-            self._published.update(new)
+            self._announced.update(new)
             if new and self._queues is None:
                 await self._serve_other_queues([definition.name for definition in definitions])
 
@@ -249,7 +249,7 @@ class TemporalEngine:
     def _serve_task_queue(self, task_queue: str) -> None:
         """Also serve the queue of a started run, if this engine serves all queues."""
         served_name = task_queue.partition("/")[2]
-        if self._queues is None and served_name in self._published:
+        if self._queues is None and served_name in self._announced:
             self._workers.serve_soon(task_queue)
 
     # For the runtime
@@ -257,8 +257,8 @@ class TemporalEngine:
     async def start(self, new: NewRun, *, join_orphan: bool) -> OpResult:
         """Create a run."""
         self._check_no_queue_limits(new.queue, f"run {new.id!r} of workflow {new.workflow!r}")
-        if make_served_name(new.workflow, new.version) not in self._published:
-            await self._publish_workflows()
+        if make_served_name(new.workflow, new.version) not in self._announced:
+            await self._announce_workflows()
         self._serve_task_queue(identifiers.format_task_queue(new.queue, new.workflow, new.version))
         return await self.perform(StartRun(new, join_orphan=join_orphan))
 

@@ -358,13 +358,13 @@ async def test_a_journal_is_found_by_the_key_of_its_run_also_by_another_process(
 async def test_a_workflow_is_known_to_all_once_it_is_announced(store: TemporalStore):
     name = own("flow")
     spec = WorkflowSpec(name, ("customer",), timeout_s=3.0, tags=("a",), budget=BudgetLimits(calls=2), version="1")
-    await store.publish_workflows([spec, WorkflowSpec(name, ("customer",), version="2")])
+    await store.announce_workflows([spec, WorkflowSpec(name, ("customer",), version="2")])
     other = await opened_store()
     found = await other.get_workflow_specs()
     assert found[f"{name}@1"] == spec
     assert found[f"{name}@2"].version == "2"
     first = found[f"{name}@1"].announced_at
-    await store.publish_workflows([spec, replace(spec, version="2", queue="gpu")])
+    await store.announce_workflows([spec, replace(spec, version="2", queue="gpu")])
     found = await other.get_workflow_specs()
     assert found[f"{name}@2"].queue == "gpu"
     assert found[f"{name}@1"].announced_at == first

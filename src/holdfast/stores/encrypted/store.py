@@ -134,8 +134,8 @@ class EncryptedStore(Store):
     async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
         return await self.inner.list_workers(extra_ids)
 
-    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
-        await self.inner.publish_workflows(specs, worker)
+    async def announce_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+        await self.inner.announce_workflows(specs, worker)
 
     async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
         return await self.inner.get_workflow_specs()

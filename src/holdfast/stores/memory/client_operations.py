@@ -10,7 +10,7 @@ from holdfast.stores import rules
 from holdfast.stores.approvals import ApprovalState
 from holdfast.stores.memory.tables import Tables
 from holdfast.stores.operations import CancelState, Run
-from holdfast.stores.row_access import PendingChild, ReopenedRun
+from holdfast.stores.row_access import AwaitedRunRow, ReopenedRun
 
 
 class ClientOperations(Tables):
@@ -47,7 +47,7 @@ class ClientOperations(Tables):
         run = self._runs[key]
         return ReopenedRun(key, run.id, run.state, run.rewind)
 
-    def _list_pending_children(self, run: ReopenedRun) -> list[PendingChild]:
+    def _list_awaited_runs(self, run: ReopenedRun) -> list[AwaitedRunRow]:
         rewind = run.active_rewind
         if rewind is None:
             return []
@@ -55,15 +55,17 @@ class ClientOperations(Tables):
         for record in self._records.get(run.key, []):
             if record.kind is RecordKind.CHILD:
                 (rewound if rewind.should_remove(record) else kept).add(record.position)
-        children: list[PendingChild] = []
+        found: list[AwaitedRunRow] = []
         for position in sorted(self._link_positions.get(run.key, ())):
             if position not in kept:
-                child = self._runs[self._links[run.key, position].child_key]
+                awaited = self._runs[self._links[run.key, position].child_key]
                 is_after_rewind = position >= rewind.command_count
-                children.append(
-                    PendingChild(position, child.key, child.state, child.parent, position in rewound, is_after_rewind)
+                found.append(
+                    AwaitedRunRow(
+                        position, awaited.key, awaited.state, awaited.parent, position in rewound, is_after_rewind
+                    )
                 )
-        return children
+        return found
 
     def _set_version(self, key: int, version: str) -> None:
         self._save_run(replace(self._runs[key], version=version))

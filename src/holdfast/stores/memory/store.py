@@ -191,7 +191,7 @@ class MemoryStore(
 
     # Workflows
 
-    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+    async def announce_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         with self._lock:
             for spec in specs:
                 name = make_served_name(spec.name, spec.version)

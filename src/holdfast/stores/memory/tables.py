@@ -253,12 +253,12 @@ class Tables:
     def _get_link(self, link_key: LinkKey) -> LinkRow | None:
         return self._links.get(link_key)
 
-    def _put_link(self, link_key: LinkKey, child: int, state: LinkState) -> None:
+    def _put_link(self, link_key: LinkKey, awaited_key: int, state: LinkState) -> None:
         self._delete_link(link_key)
-        self._links[link_key] = LinkRow(child, state)
+        self._links[link_key] = LinkRow(awaited_key, state)
         self._link_positions.setdefault(link_key[0], {})[link_key[1]] = None
         if state is LinkState.PENDING:
-            self._pending_links.setdefault(child, {})[link_key] = None
+            self._pending_links.setdefault(awaited_key, {})[link_key] = None
 
     def _delete_link(self, link_key: LinkKey) -> None:
         known = self._links.pop(link_key, None)

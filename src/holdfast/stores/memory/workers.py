@@ -25,13 +25,13 @@ class MemoryWorkers(MemoryCapability, Workers):
         tables = self._tables
         with tables._lock:
             tables._last_worker_id += 1
-            number, now = tables._last_worker_id, tables._clock()
-            tables._workers[number] = Worker(
-                number, worker.name, worker.host, worker.pid, "live", worker.workflows, worker.queues, now,
+            worker_id, now = tables._last_worker_id, tables._clock()
+            tables._workers[worker_id] = Worker(
+                worker_id, worker.name, worker.host, worker.pid, "live", worker.workflows, worker.queues, now,
                 now + lease_s, now, worker.is_listener,
             )  # fmt: skip
         tables._notify_change()
-        return number
+        return worker_id
 
     def renew_lease(self, worker: int, lease_s: float) -> bool:
         tables = self._tables

@@ -1,22 +1,22 @@
 """One PostgreSQL connection, the thread that waits for it, and recovery when it breaks.
 
-Work is a function of a ``PgDatabase``. It uses psycopg's blocking calls, so SQLite and PostgreSQL share the same code.
-It runs in a thread of its own, never on the event loop: a server that does not answer must not block anything else. The
-thread takes its work from a queue and gives the results straight to the loop. That costs about 80 µs a call, against
-130 µs for ``run_in_executor``, which matters for a commit over a local socket (some 300 µs).
+Work is a function that takes a ``PgDatabase``. It uses psycopg's blocking calls, so SQLite and PostgreSQL share the
+same code. It runs in a thread of its own, never on the event loop: a server that does not answer must not block
+anything else. The thread takes its work from a queue and gives the results straight to the loop. That costs about 80 µs
+a call, against 130 µs for ``run_in_executor``, which matters for a commit over a local socket (some 300 µs).
 
 Work that is only one round trip, as most commits are, needs no thread. It is sent from the event loop; the socket
 signals when the answer is there, and the loop does other things meanwhile. That takes half the time, and no other
 thread needs a turn in a busy process. It is done only if the connection is good and not in use; otherwise the thread
-does it, because it can wait for both.
+does it, which can wait to connect and for its turn.
 
 A connection is made when it is first needed. If it has broken meanwhile, for example because the server was restarted,
 this is noticed before it gets any work, and it is replaced. If it breaks in the middle, ``StoreUnavailable`` is raised,
 since only the caller knows what to repeat; commits are harmless to repeat. There are pauses between attempts to
 connect, so that processes do not storm a server that is just coming up.
 
-A forked child process would keep the session alive after this process is dead, and with it the locks by which others
-see that it lives. So a child drops everything that it inherits, without a message to the server.
+A forked child would keep the session open after this process dies, and with it the locks that show others this process
+is alive. So a child drops everything that it inherits, without a message to the server.
 
 Work that was aborted because of other transactions (a deadlock, or ``WriteConflict``) is rolled back and repeated from
 its beginning, after a short random delay, so that the same two do not meet again.
@@ -50,7 +50,7 @@ T = TypeVar("T")
 MAX_ATTEMPTS = 8
 """How often work is attempted while other transactions conflict with it."""
 _CONFLICT_BACKOFF_S = 0.002
-_FIRST_RECONNECT_DELAY_S = 0.025
+_RECONNECT_DELAY_BASE_S = 0.025
 _MAX_RECONNECT_DELAY_S = 1.0
 
 
@@ -165,7 +165,7 @@ class ReconnectingConnection:
     def back_off(self) -> None:
         """Delay the next attempt to connect. Each failed attempt makes the delay longer."""
         self._failure_count += 1
-        pause = min(_FIRST_RECONNECT_DELAY_S * 2**self._failure_count, _MAX_RECONNECT_DELAY_S)
+        pause = min(_RECONNECT_DELAY_BASE_S * 2**self._failure_count, _MAX_RECONNECT_DELAY_S)
         self._next_attempt_at = time.monotonic() + pause * random.uniform(0.5, 1.0)
 
     def get_backoff_s(self) -> float:
@@ -188,31 +188,32 @@ class ConnectionWorker:
         self._thread_job_count = 0
 
     def run_on_loop(self, work: Callable[[PgDatabase], SocketGenerator[T] | None]) -> asyncio.Future[T | None] | None:
-        """Do work that only waits for the socket, without a thread. ``None``, now or later: use the thread.
+        """Do work that only waits for the socket, without a thread.
 
-        Once it has begun, it runs to its end, even if its caller is cancelled.
+        If this returns ``None``, or the future resolves to ``None``, use ``run_in_thread``. Once the work has begun, it
+        runs to its end, even if its caller is cancelled.
         """
         if self._thread_job_count or not self._lock.acquire(blocking=False):
             return None
         query: PendingQuery | None = None
         try:
             database = self._reconnecting.get_if_alive()
-            steps = None if database is None else work(database)
-            if database is None or steps is None:
+            generator = None if database is None else work(database)
+            if database is None or generator is None:
                 return None
             watcher = self._get_watcher(asyncio.get_running_loop(), database.connection.pgconn.socket)
-            self._pending_query = query = PendingQuery(watcher, steps, self._finish_query)
+            self._pending_query = query = PendingQuery(watcher, generator, self._finish_query)
             query.advance(None)
             return query.future
         finally:
             if query is None:
                 self._lock.release()
 
-    def _get_watcher(self, loop: asyncio.AbstractEventLoop, socket: int) -> SocketWatcher:
+    def _get_watcher(self, loop: asyncio.AbstractEventLoop, fd: int) -> SocketWatcher:
         watcher = self._watcher
-        if watcher is None or watcher.loop is not loop or watcher.socket != socket:
+        if watcher is None or watcher.loop is not loop or watcher.fd != fd:
             self._stop_watching()
-            self._watcher = watcher = SocketWatcher(loop, socket, self._on_socket_ready)
+            self._watcher = watcher = SocketWatcher(loop, fd, self._on_socket_ready)
         return watcher
 
     def _on_socket_ready(self, ready: Ready) -> None:
@@ -227,7 +228,10 @@ class ConnectionWorker:
             self._watcher = None
 
     def _finish_query(self, error: BaseException | None) -> BaseException | None:
-        """Release the connection after a query. Returns the error to report, unless the thread repeats the work."""
+        """Release the connection after a query.
+
+        Returns the error to report; ``None`` on success, or if the thread repeats the work.
+        """
         self._pending_query = None
         try:
             if self._thread_job_count or error is not None:
@@ -242,8 +246,11 @@ class ConnectionWorker:
         finally:
             self._lock.release()
 
-    def leave_loop(self) -> None:
-        """Stop watching the socket on the loop; a query in progress still runs to its end."""
+    def block_loop_queries(self) -> None:
+        """Let no more queries run on the loop. A query in progress still runs to its end.
+
+        This is for good: only ``run_in_thread`` undoes its own call, when its job is done.
+        """
         self._thread_job_count += 1
         if self._pending_query is None:
             self._stop_watching()
@@ -258,7 +265,7 @@ class ConnectionWorker:
     async def run_in_thread(self, work: Callable[[PgDatabase], T]) -> T:
         """Do work in the thread of this connection."""
         self._reconnecting.check_usable()
-        self.leave_loop()
+        self.block_loop_queries()
         try:
             return await self._thread.run(lambda: self.run_blocking(work))
         finally:
@@ -301,27 +308,27 @@ class ConnectionWorker:
 class SocketWatcher:
     """Calls back on an event loop when a socket is ready."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, socket: int, on_ready: Callable[[Ready], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, on_ready: Callable[[Ready], None]) -> None:
         self.loop = loop
-        self.socket = socket
+        self.fd = fd
         self._on_ready = on_ready
         self._is_watching_writes = False
-        loop.add_reader(socket, on_ready, Ready.R)
+        loop.add_reader(fd, on_ready, Ready.R)
 
     def set_wait(self, wait: Wait) -> None:
         """Watch for writes as well, or only for reads."""
         if (wait == Wait.RW) is not self._is_watching_writes:
             self._is_watching_writes = not self._is_watching_writes
             if self._is_watching_writes:
-                self.loop.add_writer(self.socket, self._on_ready, Ready.W)
+                self.loop.add_writer(self.fd, self._on_ready, Ready.W)
             else:
-                self.loop.remove_writer(self.socket)
+                self.loop.remove_writer(self.fd)
 
     def stop(self) -> None:
         """Stop watching."""
         if not self.loop.is_closed():
             self.set_wait(Wait.R)
-            self.loop.remove_reader(self.socket)
+            self.loop.remove_reader(self.fd)
 
 
 class PendingQuery:
@@ -330,19 +337,19 @@ class PendingQuery:
     def __init__(
         self,
         watcher: SocketWatcher,
-        steps: SocketGenerator[Any],
+        generator: SocketGenerator[Any],
         on_finish: Callable[[BaseException | None], BaseException | None],
     ) -> None:
         self.watcher = watcher
         self.future: asyncio.Future[Any] = watcher.loop.create_future()
-        self._steps = steps
+        self._generator = generator
         self._on_finish = on_finish
 
     def advance(self, ready: Ready | None) -> None:
         """Continue until the work waits again or ends; ``None`` starts it."""
         result, error = None, None
         try:
-            wait = next(self._steps) if ready is None else self._steps.send(ready)
+            wait = next(self._generator) if ready is None else self._generator.send(ready)
         except StopIteration as end:
             result = end.value
         except BaseException as raised:
@@ -355,7 +362,7 @@ class PendingQuery:
 
     def abort(self, error: BaseException) -> None:
         """End the work before it is done."""
-        self._steps.close()
+        self._generator.close()
         self._on_finish(error)
 
 

@@ -158,7 +158,7 @@ class PgStore(SqlStore):
     async def close(self) -> None:
         self._workers.stop_polling()
         if self._write_worker is not None:
-            self._write_worker.leave_loop()
+            self._write_worker.block_loop_queries()
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:

@@ -6,7 +6,7 @@
   blocked.
 - It **listens**, and passes notifications of other processes to the event loop.
 - It **notifies** other processes, and never makes the loop wait for that. The first notification goes out at once;
-  those that follow soon after are sent together, a few hundredths of a second later.
+  those that follow soon after are sent together, at most 20 ms later.
 
 One thread does all of this. It waits both for the connection and for requests, so nothing on this connection needs a
 lock, and a lost connection is noticed at once, even when there is no work. Then the thread reconnects, with pauses,
@@ -15,11 +15,11 @@ takes the locks again, and tells the loop that it may have missed something.
 Nothing here must survive a power failure, so the connection does not wait for the disk (``connect(durable=False)``;
 otherwise each notification would cost a sync).
 
-**A free lock** means that a worker is dead only if the server itself has not lost its sessions since that worker took
-the lock. So the worker's row has the time at which the server last started with no sessions (``SERVER_STARTED_AT``). If
-it differs from the current one, the lease decides. The time changes when the server is started, and when it recovers
-from the crash of one of its processes: then it continues as the same server, but without its sessions and with fresh
-statistics, whose age shows it.
+**A free lock** proves that its worker is dead, unless the server has lost its sessions since the lock was taken. So the
+worker's row has the time at which the server last started with no sessions (``SERVER_STARTED_AT``). If it differs from
+the current one, the lease decides. The time changes when the server is started, and when it recovers from the crash of
+one of its processes and continues without its sessions: after a crash its start time is unchanged but its statistics
+are reset, and the reset time shows it.
 
 Behind a pooler there are no locks and no notifications from others, and leases decide (``is_pooled``); this process
 still notifies others.
@@ -57,12 +57,12 @@ SERVER_STARTED_AT = (
 )
 """When the server last began with no sessions. Compare it for equality only: another server may have started
 earlier."""
-MAX_NOTIFY_INTERVAL_S = 0.02
-"""Maximum seconds between two notifications."""
-MIN_NOTIFY_INTERVAL_S = 0.002
-_NOTIFY_INTERVAL_FACTOR = 4
-"""The pause after a notification, as a multiple of how long it took: all notifying sessions wait for one lock of the
-server, and where that takes long, there are many of them."""
+MAX_NOTIFY_PAUSE_S = 0.02
+"""Maximum pause after a notification before the next is sent, in seconds."""
+MIN_NOTIFY_PAUSE_S = 0.002
+_NOTIFY_PAUSE_FACTOR = 4
+"""The pause after a notification, as a multiple of how long it took: all notifying sessions share one server lock, so a
+slow notification means that many sessions are notifying."""
 _RELOCK_DELAY_S = 0.05
 """Seconds until a lock that another session holds is tried again. Most likely that is an earlier session of this
 process that has not ended yet, or a worker that tests whether the lock is free. It must be tried again before others
@@ -159,10 +159,9 @@ class WorkerSession:
     async def unlock_worker(self, worker: int) -> None:
         """Release a worker's lock, if it is held."""
 
-        def unlock(_: PgDatabase) -> None:
-            connection = self._reconnecting.connection
-            if worker in self._held_locks and connection is not None:
-                connection.execute(_UNLOCK_WORKER, (self._lock_class, worker))
+        def unlock(db: PgDatabase) -> None:
+            if worker in self._held_locks:
+                db.connection.execute(_UNLOCK_WORKER, (self._lock_class, worker))
             self._held_locks.discard(worker)
 
         self._reconnecting.check_usable()
@@ -221,7 +220,7 @@ class WorkerSession:
     def _run_thread(self) -> None:
         while not self._is_closing:
             try:
-                is_connected = self._ensure_connected() is not None
+                is_connected = self._ensure_connected()
                 if is_connected and self._has_pending_locks() and time.monotonic() >= self._relock_at:
                     self._relock()
                 if self._held_locks and self.is_pooled:
@@ -246,18 +245,18 @@ class WorkerSession:
         except Exception as error:
             log.debug("others were not notified any more: %s", error)
 
-    def _ensure_connected(self) -> PgDatabase | None:
-        """The database; ``None`` while it is too early to connect again."""
+    def _ensure_connected(self) -> bool:
+        """Connect if needed; false while it is too early to connect again."""
         reconnecting = self._reconnecting
         if reconnecting.connection is None and reconnecting.get_backoff_s():
-            return None
+            return False
         database = reconnecting.ensure_connected(wait=False)
         if database.connection is not self._ready_connection:
             self._set_up_session(database.connection)
-        return database
+        return True
 
     def _set_up_session(self, connection: Connection) -> None:
-        is_again = self._last_error is not None or self._ready_connection is not None
+        is_reconnect = self._last_error is not None or self._ready_connection is not None
         self._clear_locks()
         self._backend_pid = connection.info.backend_pid
         if not self.is_pooled:
@@ -266,7 +265,7 @@ class WorkerSession:
                 connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         self._relock_at = 0.0
         self._ready_connection, self._last_error = connection, None
-        if is_again:
+        if is_reconnect:
             self._schedule_callback(None)
 
     def _has_pending_locks(self) -> bool:
@@ -293,9 +292,10 @@ class WorkerSession:
 
     def _try_lock(self, workers: Collection[int]) -> list[int]:
         """Returns the workers whose locks could be taken."""
-        connection = self._reconnecting.connection
-        if self.is_pooled or not workers or connection is None:
+        if self.is_pooled or not workers:
             return []
+        connection = self._reconnecting.connection
+        assert connection is not None  # both callers are connected
         rows = connection.execute(_LOCK_WORKERS, (self._lock_class, IntArray(sorted(workers)))).fetchall()
         taken = [worker for worker, is_taken, _ in rows if is_taken]
         self._held_locks.update(taken)
@@ -308,7 +308,7 @@ class WorkerSession:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                if self._ensure_connected() is None:
+                if not self._ensure_connected():
                     raise self._unreachable_error()
                 result = self._reconnecting.run(work, wait=False)
             except BaseException as error:
@@ -338,7 +338,7 @@ class WorkerSession:
             raise
         now = time.monotonic()
         self._next_notify_at = now + min(
-            MAX_NOTIFY_INTERVAL_S, max(MIN_NOTIFY_INTERVAL_S, _NOTIFY_INTERVAL_FACTOR * (now - sent_at))
+            MAX_NOTIFY_PAUSE_S, max(MIN_NOTIFY_PAUSE_S, _NOTIFY_PAUSE_FACTOR * (now - sent_at))
         )
 
     def _get_notify_delay_s(self) -> float:

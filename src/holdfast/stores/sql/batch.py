@@ -50,7 +50,7 @@ from holdfast.stores.sql.queue_placement import TurnAllocator
 from holdfast.stores.sql.rows import RowReader, record_to_row
 from holdfast.stores.sql.start_operations import StartOperations, list_needed_links
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.transaction import Fence
+from holdfast.stores.sql.transaction import FencedRun
 from holdfast.stores.sql.usage_accounts import SqlUsageAccounts
 from holdfast.stores.utf8 import is_encodable
 
@@ -69,7 +69,10 @@ def apply_ops(
 
 
 def get_plain_record_rows(ops: Sequence[Op]) -> list[Row] | None:
-    """The rows of operations that only append records, without side effects and large values."""
+    """The rows of operations that only append records, without side effects and large values.
+
+    ``None`` if any operation does more.
+    """
     rows: list[Row] = []
     for op in ops:
         if (
@@ -102,7 +105,7 @@ class Batch(
     ClientOperations,
     StartOperations,
     ApprovalOperations,
-    SharedOperations[Fence, SqlUsageAccounts],
+    SharedOperations[FencedRun, SqlUsageAccounts],
 ):
     """The operations of one transaction."""
 
@@ -160,7 +163,7 @@ class Batch(
         ids = filter(is_encodable, plan.ids)  # no other ids exist
         self.read_fences(plan.keys, ids, plan.ending_keys)  # last: a remote database sends everything before together
         self._ending_keys.update(
-            self._fences_by_id[run_id].key for run_id in plan.cancelled_ids if run_id in self._fences_by_id
+            self._runs_by_id[run_id].key for run_id in plan.cancelled_ids if run_id in self._runs_by_id
         )
 
 

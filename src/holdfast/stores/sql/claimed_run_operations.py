@@ -10,7 +10,7 @@ from holdfast.stores.operations import AppendRecord, CancelState, FinishRun, OpS
 from holdfast.stores.sql.ready_states import ReadyState
 from holdfast.stores.sql.rows import attempt_to_row, rewind_to_json
 from holdfast.stores.sql.server_data import increment_to_row
-from holdfast.stores.sql.transaction import Fence, Transaction
+from holdfast.stores.sql.transaction import FencedRun, Transaction
 
 
 class ClaimedRunOperations(Transaction):
@@ -49,7 +49,7 @@ class ClaimedRunOperations(Transaction):
             self._db.change_memory(op.memory)
         return OpStatus.DONE
 
-    def _clear_step(self, op: AppendRecord, held: Fence) -> None:
+    def _clear_step(self, op: AppendRecord, held: FencedRun) -> None:
         """Delete what was known about the step in flight: its attempt, its live events, and its reservation."""
         if op.clear_attempt:
             self._buffer_write("attempts", self._sql.DELETE_ATTEMPT, op.key, (op.key, op.record.position))
@@ -69,7 +69,7 @@ class ClaimedRunOperations(Transaction):
         self._buffer_write("attempts", self._sql.SAVE_ATTEMPT, op.key, attempt_to_row(op))
         return OpStatus.DONE
 
-    def _finish_run(self, run: Fence, op: FinishRun) -> bool:
+    def _finish_run(self, run: FencedRun, op: FinishRun) -> bool:
         output = None if op.output is None else self._to_column(op.output)
         error = None if op.error is None else self._to_column(op.error)
         row = (op.state, output, error, op.at, rewind_to_json(op.rewind), op.key)
@@ -79,7 +79,7 @@ class ClaimedRunOperations(Transaction):
     def _has_record(self, key: int, seq: int) -> bool:
         return self._get_record_epoch(key, seq) is not None
 
-    def _park_run(self, run: Fence, op: ParkRun, *, has_unread: bool) -> None:
+    def _park_run(self, run: FencedRun, op: ParkRun, *, has_unread: bool) -> None:
         ready = None if op.wake_at is None or run.is_paused else int(ReadyState.TIMER)
         by_holder = 1 if has_unread and not run.is_delivery else 0
         self._buffer_write("runs", self._sql.PARK_RUN, op.key, (ready, op.wake_at, op.waits_for, by_holder, op.key))

@@ -1,7 +1,7 @@
 """Claims: which runs are due, and claiming them; and the workflows that are disabled.
 
-Due runs are in claiming order in an index, with one range for each version of a workflow, so a backlog that no worker
-serves slows no claim. A timer that is due is first moved there (at most ``MAX_PROMOTED_TIMERS`` at a time: after a long
+An index holds due runs in claim order, one range per workflow version, so a backlog that no worker serves does not slow
+other claims. A timer that is due is first moved there (at most ``MAX_PROMOTED_TIMERS`` at a time: after a long
 pause, a million timers may be due). ``Database.lock_due_runs`` does both. ``limited_queues`` handles
 queues with limits, and ``suspects`` isolated runs.
 """
@@ -72,7 +72,7 @@ class SqlClaims(SqlCapability, Claims):
         filled = await database.read(lambda db: payloads.fill_runs(db, database.reader, runs))
         unreadable = [(run.key, read) for run, read in zip(runs, filled, strict=True) if isinstance(read, StoreCorrupt)]
         if unreadable:
-            await database.write(lambda db: _fail_unreadable(db, unreadable, database.now()))
+            await database.write(lambda db: _end_unreadable_and_commit(db, unreadable, database.now()))
         return [run for run in filled if isinstance(run, Run)]
 
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
@@ -132,19 +132,20 @@ def _claim_runs(
 ) -> list[Run]:
     """Claim up to ``limit`` due runs. Large payloads stay references.
 
-    ``get_time`` returns the current time, which is later than ``now``, from the time that the database reports.
+    ``get_time`` turns the time that the database reports once the queues are locked into the current time; ``now`` may
+    be older.
     """
     db.begin()
     runs: list[Run] = []
-    before = None if suspect_delay_s is None else now - suspect_delay_s
-    lookups = {**limited_queues.get_lookups(db, scope.queues), **suspects.get_lookups(db, scope.workflows, before)}
+    due_before = None if suspect_delay_s is None else now - suspect_delay_s
+    lookups = {**limited_queues.get_lookups(db, scope.queues), **suspects.get_lookups(db, scope.workflows, due_before)}
     db.prefetch({db.sql.IS_WORKER_LIVE: [(worker,)], db.sql.DISABLED_WORKFLOWS: [()], **lookups})
     if db.lookup(db.sql.IS_WORKER_LIVE, worker):
         disabled = _read_disabled_workflows(db)
         served = [(name, version) for name, version in scope.workflows if name not in disabled]
         limited = limited_queues.lock_limited_queues(db, scope.queues, get_time)
-        if keys := suspects.choose_runs(db, limited, served, scope.queues, limit, before):
-            limited = []  # their rows have not changed
+        if keys := suspects.choose_runs(db, limited, served, scope.queues, limit, due_before):
+            limited = []  # a claim of suspects leaves the queue rows unchanged
         elif limited:
             keys = limited_queues.choose_runs(db, limited, served, scope.queues, limit, now)
         else:
@@ -157,19 +158,20 @@ def _claim_runs(
         runs = [run for run in read if isinstance(run, Run)]
         unreadable = [(key, run) for key, run in zip(keys, read, strict=True) if isinstance(run, StoreCorrupt)]
         if unreadable:
-            _end_unreadable(db, unreadable, now)
+            _end_unreadable_runs(db, unreadable, now)
     db.commit()
     return runs
 
 
-def _fail_unreadable(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]], now: float) -> None:
-    """End claimed runs that cannot be read."""
+def _end_unreadable_and_commit(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]], now: float) -> None:
+    """End claimed runs that cannot be read, in a transaction of their own."""
     db.begin()
-    _end_unreadable(db, unreadable, now)
+    _end_unreadable_runs(db, unreadable, now)
     db.commit()
 
 
-def _end_unreadable(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]], now: float) -> None:
+def _end_unreadable_runs(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]], now: float) -> None:
+    """End claimed runs that cannot be read, in the current transaction."""
     transaction = Transaction(db, now)
     for key, problem in unreadable:
         error = run_errors.encode_corrupt_error(str(problem))

@@ -8,9 +8,9 @@ from typing import Any
 from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.operations import CancelState
-from holdfast.stores.row_access import PendingChild, ReopenedRun
+from holdfast.stores.row_access import AwaitedRunRow, ReopenedRun
 from holdfast.stores.sql.rows import RowReader
-from holdfast.stores.sql.transaction import Fence, Transaction
+from holdfast.stores.sql.transaction import FencedRun, Transaction
 
 
 class ClientOperations(Transaction):
@@ -29,12 +29,12 @@ class ClientOperations(Transaction):
         self._new_signal_keys.add((key, dedup_key))
         self._buffer_write("signals", self._sql.ADD_SIGNAL_KEY, key, (key, dedup_key))
 
-    def _get_seed(self, run: Fence) -> bytes:
+    def _get_seed(self, run: FencedRun) -> bytes:
         self._flush_table("runs")  # this transaction may have started the run
         [(seed,)] = self._db.query(self._sql.SEED, (run.key,))
         return seed
 
-    def _cancel_run(self, run: Fence, at: float, *, is_immediate: bool) -> None:
+    def _cancel_run(self, run: FencedRun, at: float, *, is_immediate: bool) -> None:
         run.cancel_state = run.cancel_state or CancelState.REQUESTED
         run.is_paused = False
         if is_immediate:
@@ -45,12 +45,12 @@ class ClientOperations(Transaction):
         else:
             self._buffer_write("runs", self._sql.CANCEL_IDLE, run.key, (self._now, run.key))
 
-    def _pause_run(self, run: Fence, at: float) -> None:
+    def _pause_run(self, run: FencedRun, at: float) -> None:
         self._buffer_write("runs", self._sql.PAUSE_RUN, run.key, (at, run.key))
         run.is_paused = True
         run.is_woken = False
 
-    def _resume_run(self, run: Fence) -> None:
+    def _resume_run(self, run: FencedRun) -> None:
         if run.state == RunState.RUNNING:
             self._buffer_write("runs", self._sql.RESUME_CLAIMED, run.key, (run.key,))
         elif rules.should_keep_wake_at(run.state, run.epoch):
@@ -67,18 +67,18 @@ class ClientOperations(Transaction):
         assert row is not None
         return ReopenedRun(key, row[0], row[1], self._reader.read_rewind(row[2], f"run {row[0]!r}"))
 
-    def _list_pending_children(self, run: ReopenedRun) -> list[PendingChild]:
+    def _list_awaited_runs(self, run: ReopenedRun) -> list[AwaitedRunRow]:
         rewind = run.active_rewind
         if rewind is None:
             return []
         values = self._make_rewind_values(run)
-        rows = self._db.query(self._sql.PENDING_CHILDREN, values)
-        unread = [row[1] for row in rows if row[1] not in self._fences_by_key]
+        rows = self._db.query(self._sql.AWAITED_BY_REOPENED, values)
+        unread = [row[1] for row in rows if row[1] not in self._runs_by_key]
         if unread:  # another process may be reopening one of them: read again once they are locked
             self.read_fences(unread)
-            rows = self._db.query(self._sql.PENDING_CHILDREN, values)
+            rows = self._db.query(self._sql.AWAITED_BY_REOPENED, values)
         return [
-            PendingChild(row[0], row[1], row[2], row[3], row[4] == 1, row[0] >= rewind.command_count)
+            AwaitedRunRow(row[0], row[1], row[2], row[3], row[4] == 1, row[0] >= rewind.command_count)
             for row in rows
             if row[0] not in rewind.abandoned_positions
         ]

@@ -36,5 +36,5 @@ class _ExpiryTransaction(Transaction):
         for key, run_id in late:
             error = run_errors.encode_deadline_error(run_id)
             self._buffer_write("runs", self._sql.FINISH_RUN, key, (RunState.FAILED, None, error, self._now, None, key))
-            self._end_run(self._fences_by_key[key], RunState.FAILED, error, self._now)
+            self._end_run(self._runs_by_key[key], RunState.FAILED, error, self._now)
         return [run_id for _, run_id in late]

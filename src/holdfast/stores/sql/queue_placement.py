@@ -19,7 +19,7 @@ from holdfast.stores.sql.blobs import is_reference
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.limited_queues import UNSTARTED, parse_turns
 from holdfast.stores.sql.rows import UNLIMITED_POSITION, QueuePosition
-from holdfast.stores.sql.transaction import Fence, Transaction
+from holdfast.stores.sql.transaction import FencedRun, Transaction
 
 
 class TurnAllocator:
@@ -66,7 +66,7 @@ class _DedupOwner:
     """The run that has a ``dedup`` key."""
 
     id: str
-    fence: Fence
+    run: FencedRun
     is_debounced: bool
     workflow: str
     created_at: float
@@ -102,9 +102,14 @@ class PlacementOperations(Transaction):
     # Deduplication
 
     def _add_dedup_owner(self, new: NewRun, position: QueuePosition, run: Run) -> None:
-        inputs, fence = self._to_column(new.inputs), self._fences_by_key[run.key]
+        inputs, fenced_run = self._to_column(new.inputs), self._runs_by_key[run.key]
         self._dedup_owners[run.queue, position.dedup_key] = _DedupOwner(
-            run.id, fence, position.is_debounced, run.workflow, run.created_at, inputs if is_reference(inputs) else None
+            run.id,
+            fenced_run,
+            position.is_debounced,
+            run.workflow,
+            run.created_at,
+            inputs if is_reference(inputs) else None,
         )
 
     def _debounce_owner(self, new: NewRun) -> str | None:
@@ -115,14 +120,14 @@ class PlacementOperations(Transaction):
         owner = self._get_dedup_owner(new)
         if owner is None:
             return None
-        if owner.fence.state in TERMINAL_STATES:  # this transaction has ended it
+        if owner.run.state in TERMINAL_STATES:  # this transaction has ended it
             self._flush_table("runs")  # otherwise the database would see two runs with the key
             return None
         inputs, unused = self._to_column(new.inputs), None
         if self._should_debounce(owner, new):
             unused, owner.inputs_reference = owner.inputs_reference, inputs if is_reference(inputs) else None
             wake_at = rules.get_debounced_wake_at(new, owner.created_at, self._now)
-            key = owner.fence.key
+            key = owner.run.key
             row = (inputs, new.digest, new.version, new.deadline, wake_at, self._now, key)
             self._buffer_write("runs", self._sql.REPLACE_INPUTS, key, row)
         elif is_reference(inputs):
@@ -134,7 +139,7 @@ class PlacementOperations(Transaction):
     def _should_debounce(self, owner: _DedupOwner, new: NewRun) -> bool:
         if new.max_debounce_s is None or not owner.is_debounced:
             return False
-        return owner.fence.epoch == 0 and owner.workflow == new.workflow
+        return owner.run.epoch == 0 and owner.workflow == new.workflow
 
     def _get_dedup_owner(self, new: NewRun) -> _DedupOwner | None:
         dedup_key = (new.queue, new.dedup_key)
@@ -144,7 +149,7 @@ class PlacementOperations(Transaction):
             if rows:
                 *fence_row, is_debounced, workflow, created_at, inputs = rows[0]
                 reference = inputs if is_reference(inputs) else None
-                fence = self._add_fence(tuple(fence_row))
-                owner = _DedupOwner(fence_row[1], fence, is_debounced == 1, workflow, created_at, reference)
+                run = self._add_run(tuple(fence_row))
+                owner = _DedupOwner(fence_row[1], run, is_debounced == 1, workflow, created_at, reference)
                 self._dedup_owners[dedup_key] = owner
         return self._dedup_owners[dedup_key]

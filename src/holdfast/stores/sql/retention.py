@@ -112,7 +112,7 @@ class SqlRelationReader(RelationReader):
 
     def read_links(self, keys: Collection[int]) -> set[tuple[int, int]]:
         self._db.prefetch({self._sql.AWAITED_RUNS: [(key,) for key in keys]})
-        return {(key, child) for key in keys for (child,) in self._db.lookup(self._sql.AWAITED_RUNS, key)}
+        return {(key, awaited) for key in keys for (awaited,) in self._db.lookup(self._sql.AWAITED_RUNS, key)}
 
 
 class PrunePlan(NamedTuple):

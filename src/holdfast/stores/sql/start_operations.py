@@ -18,7 +18,7 @@ from holdfast.stores.rules import LinkState
 from holdfast.stores.sql.database import Row
 from holdfast.stores.sql.queue_placement import PlacementOperations
 from holdfast.stores.sql.rows import RowReader, run_to_row
-from holdfast.stores.sql.transaction import Fence
+from holdfast.stores.sql.transaction import FencedRun
 
 
 class StartOperations(PlacementOperations):
@@ -59,10 +59,9 @@ class StartOperations(PlacementOperations):
         run = rules.make_run(new, key, owner, self._now, previous, has_budget, position.is_limited)
         for tag in run.tags:
             self._buffer_write("tags", self._sql.TAG_RUN, key, (tag, key))
-        fence = Fence(
+        self._runs_by_key[key] = self._runs_by_id[run.id] = FencedRun(
             key, run.epoch, run.state, has_budget=has_budget, is_limited=run.is_limited, is_delivery=run.is_delivery
         )
-        self._fences_by_key[key] = self._fences_by_id[run.id] = fence
         if position.dedup_key:
             self._add_dedup_owner(new, position, run)
         if new.budget is not None:
@@ -99,7 +98,7 @@ class StartOperations(PlacementOperations):
         return replace(orphan, starter=new.starter)
 
     def _read_run(self, run_id: str) -> Run | None:
-        if run_id not in self._fences_by_id:
+        if run_id not in self._runs_by_id:
             return None
         self._flush_table("runs")
         row = self._db.query_one(self._sql.GET_RUN, run_id)
@@ -126,15 +125,15 @@ class StartOperations(PlacementOperations):
         if self._links is None:
             self._flush_table("links")
             self._links = {}
-            for parent, low, high in list_needed_links(self._ops):
-                for position, child, state in self._db.lookup(self._sql.LINKS, parent, low, high):
-                    self._links[parent, position] = (child, LinkState(state))
+            for waiter_key, low, high in list_needed_links(self._ops):
+                for position, awaited_key, state in self._db.lookup(self._sql.LINKS, waiter_key, low, high):
+                    self._links[waiter_key, position] = (awaited_key, LinkState(state))
         return self._links
 
-    def _put_link(self, link_key: LinkKey, child: int, state: LinkState) -> None:
-        super()._put_link(link_key, child, state)
+    def _put_link(self, link_key: LinkKey, awaited_key: int, state: LinkState) -> None:
+        super()._put_link(link_key, awaited_key, state)
         if self._links is not None:
-            self._links[link_key] = (child, state)
+            self._links[link_key] = (awaited_key, state)
 
     def _reload_run(self, key: int) -> None:
         super()._reload_run(key)

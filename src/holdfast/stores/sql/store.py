@@ -72,10 +72,10 @@ class SqlStore(DatabaseAccess, Store):
                 return await self.read(lambda db: queries.fill_results(db, self.reader, answers))
         return answers
 
-    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+    async def announce_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         if specs:
             await self.write(
-                lambda db: workers.publish_workflows(db, self.reader, specs, worker, self.now()), len(specs)
+                lambda db: workers.announce_workflows(db, self.reader, specs, worker, self.now()), len(specs)
             )
 
     # Reads of the engine

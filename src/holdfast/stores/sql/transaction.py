@@ -1,9 +1,9 @@
 """The state that the operations of one transaction share: what is known about their runs, and what is not written yet.
 
-A transaction first reads the *fence* of every run that it will touch, in one statement. It decides in Python what each
-operation does, and writes with as few statements as possible: changes are collected in *write buffers*, one for each
-table. Changes with the same statement are written together, unless that would reorder two changes of one run. The order
-between tables does not matter, as long as a buffer is flushed before its table is read.
+A transaction first reads the *fence* of every run that it will touch (``FencedRun``), in one statement. It decides in
+Python what each operation does, and writes with as few statements as possible: changes are collected in *write
+buffers*, one for each table. Changes with the same statement are written together, unless that would reorder two
+changes of one run. The order between tables does not matter, as long as a buffer is flushed before its table is read.
 
 Most of what a transaction reads was prefetched (see ``database``), so the transaction keeps track of what it has
 changed since: records that it has appended, and mailboxes that it has written to.
@@ -35,7 +35,7 @@ briefly."""
 
 
 @dataclass(slots=True, eq=False)
-class Fence:
+class FencedRun:
     """What a transaction knows about a run: its row, and what earlier operations have changed."""
 
     key: int
@@ -95,8 +95,8 @@ class Transaction:
         self._sql = db.sql
         self._now = now
         self._references = blob_batch.references
-        self._fences_by_key: dict[int, Fence] = {}
-        self._fences_by_id: dict[str, Fence] = {}
+        self._runs_by_key: dict[int, FencedRun] = {}
+        self._runs_by_id: dict[str, FencedRun] = {}
         self._write_buffers = {table: WriteBuffer() for table in _BUFFERED_TABLES}
         self._ending_keys: set[int] = set()
         """Runs that are likely to end in this transaction."""
@@ -116,27 +116,27 @@ class Transaction:
 
     def read_fences(self, keys: Iterable[int], ids: Iterable[str] = (), ending_keys: Iterable[int] = ()) -> None:
         """Read the fences of these runs that are not known yet. No other process changes the runs from then on."""
-        wanted = {key for key in keys if key not in self._fences_by_key}
-        names = {name for name in ids if name not in self._fences_by_id}
-        if not wanted and not names:
+        unread_keys = {key for key in keys if key not in self._runs_by_key}
+        unread_ids = {run_id for run_id in ids if run_id not in self._runs_by_id}
+        if not unread_keys and not unread_ids:
             return
-        for row in self._db.read_fences(wanted, names, set(ending_keys)):
-            self._add_fence(row)
+        for row in self._db.read_fences(unread_keys, unread_ids, set(ending_keys)):
+            self._add_run(row)
 
-    def _add_fence(self, row: Row) -> Fence:
-        """The fence in a row of ``Database.read_fences``."""
+    def _add_run(self, row: Row) -> FencedRun:
+        """The run in a row of ``Database.read_fences``."""
         key, run_id, epoch, state, cancel_state, paused, awaited, budget, limited, delivery = row
-        fence = self._fences_by_key.get(key)
-        if fence is None:
-            fence = Fence(
+        run = self._runs_by_key.get(key)
+        if run is None:
+            run = FencedRun(
                 key, epoch, state, cancel_state, paused == 1, awaited == 1, budget == 1, limited == 1, delivery == 1
             )
-            self._fences_by_key[key] = self._fences_by_id[run_id] = fence
-        return fence
+            self._runs_by_key[key] = self._runs_by_id[run_id] = run
+        return run
 
     def _reload_run(self, key: int) -> None:
         """Read a reopened run again, and forget what was read about its records and links."""
-        self._fences_by_key.pop(key, None)
+        self._runs_by_key.pop(key, None)
         self._waiters.clear()
         self._appended_epochs = {record: epoch for record, epoch in self._appended_epochs.items() if record[0] != key}
         self._changed_mailboxes.add(key)
@@ -144,21 +144,21 @@ class Transaction:
             self._db.discard_prefetched(statement)
         self.read_fences([key])
 
-    def _get_by_key(self, key: int) -> Fence | None:
-        return self._fences_by_key.get(key)
+    def _get_by_key(self, key: int) -> FencedRun | None:
+        return self._runs_by_key.get(key)
 
-    def _get_by_id(self, run_id: str) -> Fence | None:
-        return self._fences_by_id.get(run_id)
+    def _get_by_id(self, run_id: str) -> FencedRun | None:
+        return self._runs_by_id.get(run_id)
 
-    def _list_by_key(self, keys: Sequence[int]) -> list[Fence]:
+    def _list_by_key(self, keys: Sequence[int]) -> list[FencedRun]:
         self.read_fences(keys)
-        return [self._fences_by_key[key] for key in keys]
+        return [self._runs_by_key[key] for key in keys]
 
-    def _get_claimed(self, key: int, epoch: int) -> Fence | None:
-        fence = self._fences_by_key.get(key)
-        return fence if fence is not None and rules.can_write(fence.state, fence.epoch, epoch) else None
+    def _get_claimed(self, key: int, epoch: int) -> FencedRun | None:
+        run = self._runs_by_key.get(key)
+        return run if run is not None and rules.can_write(run.state, run.epoch, epoch) else None
 
-    def _is_paused(self, run: Fence) -> bool:
+    def _is_paused(self, run: FencedRun) -> bool:
         return run.is_paused
 
     # Write buffers
@@ -217,11 +217,11 @@ class Transaction:
 
     def release_reservations(self, key: int) -> None:
         """Release the reservations of a run that no worker holds any more."""
-        fence = self._fences_by_key.get(key)
-        if fence is None or fence.has_budget:
+        run = self._runs_by_key.get(key)
+        if run is None or run.has_budget:
             self._accounts.release_reservations(key)
 
-    def _end_run(self, run: Fence, state: RunState, payload: bytes, at: float) -> bool:
+    def _end_run(self, run: FencedRun, state: RunState, payload: bytes, at: float) -> bool:
         """Note that this transaction ends a run. Returns whether another run waited for it."""
         run.state = state
         run.is_paused = False
@@ -240,14 +240,14 @@ class Transaction:
             self._read_waiters({key, *self._ending_keys})
         waiting = self._waiters.pop(key)
         for link_key in waiting:
-            parent, position = link_key
-            fence = self._fences_by_key.get(parent)
-            if fence is None or fence.state in TERMINAL_STATES:
+            waiter_key, position = link_key
+            waiter = self._runs_by_key.get(waiter_key)
+            if waiter is None or waiter.state in TERMINAL_STATES:
                 self._put_link(link_key, key, LinkState.LATE)
                 continue
             self._put_link(link_key, key, LinkState.NOTIFIED)
-            self._add_signal(parent, state, at, payload, position)
-            self._wake(fence)
+            self._add_signal(waiter_key, state, at, payload, position)
+            self._wake(waiter)
         return bool(waiting)
 
     def _delete_leftovers(self, key: int) -> None:
@@ -272,30 +272,32 @@ class Transaction:
     # Links
 
     def _can_be_awaited(self, key: int) -> bool:
-        fence = self._fences_by_key.get(key)
-        return fence is None or fence.can_be_awaited
+        run = self._runs_by_key.get(key)
+        return run is None or run.can_be_awaited
 
     def _read_waiters(self, keys: set[int]) -> None:
         self._flush_table("links")
         unread = [key for key in keys if key not in self._waiters and self._can_be_awaited(key)]
         self._db.prefetch({self._sql.WAITERS: [(key,) for key in unread]})
         for key in unread:
-            self._waiters[key] = [(parent, position) for parent, position in self._db.lookup(self._sql.WAITERS, key)]
-        self.read_fences(parent for key in unread for parent, _ in self._waiters[key])
+            self._waiters[key] = [
+                (waiter_key, position) for waiter_key, position in self._db.lookup(self._sql.WAITERS, key)
+            ]
+        self.read_fences(waiter_key for key in unread for waiter_key, _ in self._waiters[key])
 
-    def _put_link(self, link_key: LinkKey, child: int, state: LinkState) -> None:
-        self._buffer_write("links", self._sql.PUT_LINK, link_key[0], (*link_key, child, int(state)))
+    def _put_link(self, link_key: LinkKey, awaited_key: int, state: LinkState) -> None:
+        self._buffer_write("links", self._sql.PUT_LINK, link_key[0], (*link_key, awaited_key, int(state)))
         if state is LinkState.PENDING:
-            fence = self._fences_by_key.get(child)
-            if fence is not None:
-                fence.can_be_awaited = True
-            if child in self._waiters:
-                self._waiters[child].append(link_key)
+            awaited = self._runs_by_key.get(awaited_key)
+            if awaited is not None:
+                awaited.can_be_awaited = True
+            if awaited_key in self._waiters:
+                self._waiters[awaited_key].append(link_key)
 
     def _delete_link(self, link_key: LinkKey) -> None:
         self._buffer_write("links", self._sql.DELETE_LINK, link_key[0], link_key)
 
-    def _wake(self, run: Fence) -> None:
+    def _wake(self, run: FencedRun) -> None:
         if run.state == RunState.WAITING and not (run.is_paused or run.is_woken):
             self._buffer_write("runs", self._sql.WAKE_RUN, run.key, (self._now, run.key))
             run.is_woken = True

@@ -54,7 +54,7 @@ def retire_worker(db: Database, worker: int, now: float) -> None:
     db.commit()
 
 
-def publish_workflows(
+def announce_workflows(
     db: Database, reader: RowReader, specs: Sequence[WorkflowSpec], worker: int | None, now: float
 ) -> None:
     """Announce workflows. The last one with a name and version counts, and known ones are not written again."""

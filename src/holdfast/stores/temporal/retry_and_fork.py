@@ -202,7 +202,7 @@ def _rebuild_mailbox(
         if record.kind is RecordKind.SIGNAL
     ]
     mailbox = sorted([*signals, *consumed], key=lambda signal: signal.sent_at)
-    missing_count = rules.count_short_calls(remaining) - sum(signal.name == BUDGET_SIGNAL for signal in mailbox)
+    missing_count = rules.count_refused_calls(remaining) - sum(signal.name == BUDGET_SIGNAL for signal in mailbox)
     return [*mailbox, *(Signal(0, BUDGET_SIGNAL, b"null", now) for _ in range(missing_count))]
 
 

@@ -469,7 +469,7 @@ class TemporalStore(Store):
 
     # Workflows and workers
 
-    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+    async def announce_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         with translate_errors(self.target):
             await announce(self.client, specs, self.now())
 

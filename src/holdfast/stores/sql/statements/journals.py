@@ -130,7 +130,7 @@ class RewindStatements(Catalog):
 
     REOPENED_RUN = Query("key:i", "SELECT id, state, rewind FROM @runs WHERE key = :key")
     # The runs that a run waits for whose end will not be in its journal; and whether it was there.
-    PENDING_CHILDREN = NamedQuery(
+    AWAITED_BY_REOPENED = NamedQuery(
         _REWIND,
         f"SELECT l.position, c.key, c.state, c.parent, l.position IN ({_ENDS} {_REWOUND}) FROM @links l "
         f"CROSS JOIN @runs c ON c.key = l.child WHERE l.parent = :run AND l.position NOT IN "

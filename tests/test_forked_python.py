@@ -65,7 +65,7 @@ def test_processes_of_one_origin_share_nothing_that_they_change():
         assert forked_python.run([sys.executable, "-c", code], capture_output=True).stdout == b"False\n"
 
 
-def test_it_can_be_talked_to_and_is_told_apart_when_it_dies():
+def test_it_answers_on_its_pipes_and_its_death_is_recognized():
     pipe = subprocess.PIPE
     code = "print(input(), flush=True)\nwhile True: pass"
     process = forked_python.start([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True)

@@ -50,7 +50,7 @@ def test_the_extra_all_is_every_extra_that_users_may_want():
     assert everything == f"holdfast-agents[{wanted}]"
 
 
-def test_nothing_tells_people_to_install_the_distribution_named_holdfast():
+def test_no_text_says_to_install_the_distribution_named_holdfast():
     """It belongs to an unrelated project; ours is `holdfast-agents`."""
     extra, command = re.compile(r"\bholdfast\\?\[[a-z{]"), re.compile(r"\binstall( -\S+)* [\"']?holdfast(?![\w/-])")
     ending = {"", ".py", ".md", ".toml", ".yml", ".js", ".html", ".sh"}

@@ -242,7 +242,7 @@ async def test_every_fault_is_what_the_sdk_takes_it_for_and_passes(serve: Serve,
     assert [(call.answered or {})["fault"] for call in address.calls if call.gone] == ["stall"]
 
 
-async def test_a_rate_limit_tells_how_long_to_wait_as_often_as_it_is_told_to(serve: Serve, protocol: str):
+async def test_a_rate_limit_sends_retry_after_as_often_as_configured(serve: Serve, protocol: str):
     fault = {"kind": "rate_limit", "retry_after": 7, "times": 2}
     address = serve({"weather": [{"text": "Sunny.", "faults": [fault, {"kind": "server_error", "times": None}]}]})
     for _ in range(2):

@@ -44,7 +44,7 @@ def agrees(path: Path) -> None:
     assert [(one.line, one.kind) for one in check_code([str(path)]).findings] == marks
 
 
-def test_steps_of_the_module_beside_it(tmp_path: Path) -> None:
+def test_steps_of_a_neighboring_module(tmp_path: Path) -> None:
     app = """
 import steps
 from holdfast import workflow
@@ -116,7 +116,7 @@ def test_imports_in_a_circle_have_an_end(tmp_path: Path) -> None:
     assert check_code([str(tmp_path)]).findings == []
 
 
-def test_a_broken_module_beside_it_does_not_matter(tmp_path: Path) -> None:
+def test_a_broken_neighboring_module_does_not_matter(tmp_path: Path) -> None:
     app = "from steps import charge\nfrom holdfast import workflow\n\n@workflow\nasync def flow():\n    charge()\n"
     write(tmp_path, steps="def (", app=app)
     report = check_code([str(tmp_path / "app.py")])

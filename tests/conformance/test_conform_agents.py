@@ -80,7 +80,7 @@ async def test_an_agent_calls_its_tools_and_answers(world: World, client: Client
     assert told.output == "Bees are many."
 
 
-async def test_usage_and_cost_are_told_of_a_run(world: World, client: Client) -> None:
+async def test_a_run_has_usage_and_cost(world: World, client: Client) -> None:
     run = make_unique_id("research")
     result = await researcher.options(id=run).run("What of bees?")
     used = await client.usage(run)
@@ -307,7 +307,7 @@ seller = Agent(
 )
 
 
-async def test_what_goes_wrong_is_told_to_the_model_and_tools_get_their_deps(world: World) -> None:
+async def test_errors_are_feedback_for_the_model_and_tools_get_their_deps(world: World) -> None:
     run = make_unique_id("seller")
     result = await seller.options(id=run).run("How much tea?", deps=Shop({"tea": 3}))
     assert (result.output, result.usage.calls) == ("Three.", 5)

@@ -61,7 +61,7 @@ async def test_a_no_to_a_plain_question_is_false(world: World, client: Client) -
     assert await handle.result() == ["not released"]
 
 
-async def test_who_comes_second_is_told_who_was_first(world: World, client: Client) -> None:
+async def test_the_second_answer_learns_of_the_first(world: World, client: Client) -> None:
     run = make_unique_id("release")
     handle = await pp_release.options(id=run).start("2.3")
     question = await wait_for_approval(client, run)
@@ -170,7 +170,7 @@ async def test_people_are_reminded(world: World, client: Client) -> None:
     assert not effect_counts[run, "escalated bob"]
 
 
-async def test_somebody_else_is_asked_after_a_while(world: World, client: Client) -> None:
+async def test_an_approval_is_escalated_after_a_while(world: World, client: Client) -> None:
     run = make_unique_id("purchase")
     handle = await pp_purchase.options(id=run).start(2)  # so much time has bob as well
     first = await wait_for_approval(client, run)

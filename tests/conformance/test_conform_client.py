@@ -124,7 +124,7 @@ async def test_many_runs_are_started_at_once(world: World, client: Client) -> No
     assert await asyncio.gather(*map(client.wait, ids)) == ["hello a", "hello b", "hello c", "hello hello d"]
 
 
-async def test_a_failure_is_told_with_its_class_and_its_words(world: World, client: Client) -> None:
+async def test_a_failure_has_its_class_and_its_message(world: World, client: Client) -> None:
     run = make_unique_id("failing")
     with pytest.raises(RunFailed, match="on purpose") as failed:
         await client.options(id=run).run("cl_failing")
@@ -210,13 +210,13 @@ async def test_events_tell_steps_failures_and_the_end(world: World, client: Clie
         await anext(client.events(make_unique_id("missing")))
 
 
-async def test_what_is_served_is_told(world: World, client: Client) -> None:
+async def test_served_workflows_are_listed(world: World, client: Client) -> None:
     served = {one.name: one for one in await client.health()}
     assert served["cl_greeting"].state == "serving"
     assert served["cl_greeting"].worker_count == 1
 
 
-async def test_a_conflict_is_told_to_a_client(world: World, client: Client) -> None:
+async def test_a_client_learns_of_a_conflict(world: World, client: Client) -> None:
     run = make_unique_id("conflict")
     await client.options(id=run).run("cl_greeting", "Ada")
     with pytest.raises(RunConflict, match=run):

@@ -75,7 +75,7 @@ async def _have_children_ended(client: Client, run: str) -> bool:
     return bool(found) and all(one.state is RunState.COMPLETED for one in found)
 
 
-async def test_a_run_that_nobody_serves_waits_until_somebody_does(world: World, client: Client) -> None:
+async def test_a_run_without_a_worker_waits_for_one(world: World, client: Client) -> None:
     run = make_unique_id("long")
     async with Runtime(world.url, workflows=["chg_long", "chg_child"]):
         pass  # so that clients know of it

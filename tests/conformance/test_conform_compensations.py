@@ -130,7 +130,7 @@ async def un_stopping() -> None:
     await un_broken()
 
 
-async def test_a_compensation_that_fails_stops_the_undoing_and_is_told(world: World) -> None:
+async def test_a_failed_compensation_stops_the_others_and_is_reported(world: World) -> None:
     run = make_unique_id("stopping")
     with fails_with(CompensationFailed, "un_stuck"):
         await un_stopping.options(id=run)()

@@ -138,7 +138,7 @@ async def fn_sleeping(seconds: float) -> float:
     return (now() - before).total_seconds()
 
 
-async def test_sleep_is_a_durable_timer_and_now_tells_that_it_is_over(world: World) -> None:
+async def test_sleep_is_a_durable_timer_and_now_shows_that_it_has_ended(world: World) -> None:
     began = time.monotonic()
     told = await fn_sleeping.options(new=True)(0.15)
     assert 0.15 <= told < 10
@@ -271,7 +271,7 @@ async def fn_endless_wait() -> None:
     await asyncio.Event().wait()
 
 
-async def test_code_that_nothing_can_wake_is_told(world: World) -> None:
+async def test_code_that_nothing_can_wake_is_an_error(world: World) -> None:
     with pytest.raises(holdfast.RunFailed, match="fn_endless_wait"):
         await fn_endless_wait.options(new=True)()
 

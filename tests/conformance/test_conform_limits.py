@@ -155,7 +155,7 @@ async def lim_dig() -> str:
 spender = Agent(ScriptedModel([call("lim_dig"), call("lim_dig"), "Done."]), name="lim-spender", tools=[lim_dig])
 
 
-async def test_a_budget_holds_a_run_until_somebody_raises_it(world: World) -> None:
+async def test_a_budget_holds_a_run_until_it_is_raised(world: World) -> None:
     handle = await spender.options(id=make_unique_id("spender"), budget=Budget(turns=2)).start("Spend.")
 
     async def waits() -> bool:

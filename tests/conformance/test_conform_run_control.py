@@ -240,7 +240,7 @@ async def ct_paying() -> str:
     return await ct_pay()
 
 
-async def test_a_once_step_is_run_again_by_a_retry_only_when_somebody_says_so(world: World, client: Client) -> None:
+async def test_a_retry_runs_a_once_step_again_only_on_request(world: World, client: Client) -> None:
     run = make_unique_id("paying")
     with fails_with(ConnectionError):
         await ct_paying.options(id=run)()
@@ -266,7 +266,7 @@ async def ct_wiring() -> list[int]:
     return [await ct_wire(7), await ct_wire(8)]
 
 
-async def test_an_unknown_outcome_is_what_a_person_says_it_is(world: World, client: Client) -> None:
+async def test_an_unknown_outcome_can_be_settled(world: World, client: Client) -> None:
     run = make_unique_id("wiring")
     with fails_with(StepOutcomeUnknown):
         await ct_wiring.options(id=run)()

@@ -57,7 +57,7 @@ async def test_the_same_signal_twice_is_one(world: World, client: Client) -> Non
     assert await handle.result() == ["a", "b", "c"]
 
 
-async def test_sending_it_again_is_told(world: World) -> None:
+async def test_a_repeated_send_is_reported(world: World) -> None:
     handle = await sig_gathering.options(id=make_unique_id("told")).start(1, 0.3)
     assert await handle.signal("item", "a", id="click") is True
     assert await handle.signal("item", "a", id="click") is False

@@ -144,7 +144,7 @@ async def val_unrecordable_result() -> Any:
     return object()
 
 
-async def test_what_cannot_be_recorded_is_told_where_it_happens(world: World) -> None:
+async def test_an_unrecordable_value_is_an_error_where_it_is_made(world: World) -> None:
     assert await val_unrecordable.options(new=True)() == "UnrecordableValue"
     with fails_with(UnrecordableValue, "val_unrecordable_result"):
         await val_unrecordable_result.options(new=True)()

@@ -843,7 +843,7 @@ async def test_a_handle_in_workflow_code_pauses_and_resumes(world: World):
     assert await (await runtime.start(parent)).result() == [True, False, True, 5]
 
 
-async def test_a_handle_in_workflow_code_tells_that_the_run_has_ended(world: World):
+async def test_a_handle_in_workflow_code_shows_that_the_run_has_ended(world: World):
     @workflow
     async def child() -> str:
         return "done"

@@ -153,7 +153,7 @@ async def test_many_heartbeats_are_few_writes_and_the_last_one_counts(in_memory:
     assert len(notes) <= 3 + (time.monotonic() - started) * 10
 
 
-async def test_a_heartbeat_tells_a_thread_that_its_step_was_cancelled(world: World):
+async def test_a_heartbeat_raises_in_a_thread_whose_step_was_cancelled(world: World):
     raised: list[BaseException] = []
     begun = threading.Event()
 
@@ -186,7 +186,7 @@ async def test_a_heartbeat_tells_a_thread_that_its_step_was_cancelled(world: Wor
     assert isinstance(raised[0], asyncio.CancelledError | FenceLost)
 
 
-async def test_a_heartbeat_tells_a_thread_that_its_attempt_has_ended_and_drops_its_progress(in_memory: World):
+async def test_a_heartbeat_raises_in_a_thread_whose_attempt_has_ended_and_drops_its_progress(in_memory: World):
     """A thread cannot be stopped when its attempt times out. What it reports then is not the next attempt's."""
     raised: list[BaseException] = []
     second_begun = threading.Event()
@@ -215,7 +215,7 @@ async def test_a_heartbeat_tells_a_thread_that_its_attempt_has_ended_and_drops_i
     assert "attempt 1 of step 'work' is over" in str(raised[0])
 
 
-async def test_a_heartbeat_tells_a_step_that_another_worker_holds_its_run(world: World):
+async def test_a_heartbeat_raises_in_a_step_whose_run_another_worker_holds(world: World):
     raised: list[BaseException] = []
     begun, both = threading.Event(), threading.Event()
 

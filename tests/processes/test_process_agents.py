@@ -169,7 +169,7 @@ def test_an_agent_whose_processes_are_killed_again_and_again_goes_on_each_time(f
 @pytest.mark.parametrize(
     "point", ["before-change:1", "after-half_way:1", "after-change:1", "before-commit:3", "after-commit:3"]
 )
-def test_a_once_tool_killed_in_flight_happens_once_and_the_model_is_told(
+def test_a_once_tool_killed_in_flight_happens_once_and_the_model_learns_of_it(
     folder: Path, agent_forks: ForkServer, point: str
 ):
     script = {"killed-payer": [turn("", call("pay", amount=5)), turn("{results}")]}
@@ -271,7 +271,7 @@ def test_a_run_that_another_process_takes_over_is_handed_the_deps_of_that_proces
 # SIGTERM
 
 
-def test_a_worker_told_to_stop_lets_the_model_call_in_flight_end_and_records_it(folder: Path, agent_forks: ForkServer):
+def test_a_stopping_worker_lets_the_model_call_in_flight_end_and_records_it(folder: Path, agent_forks: ForkServer):
     with AgentWorld(folder, agent_forks, FAMILY) as world:
         world.hold("killed-scout", 1)
         leaver = world.serve("chief")

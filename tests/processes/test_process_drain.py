@@ -11,12 +11,12 @@ from ledger import check_end
 
 from waits import wait_until_sync
 
-ON_POSTGRES = ("test_a_worker_told_to_stop_finishes_its_step_and_hands_the_run_over",)
+ON_POSTGRES = ("test_a_stopping_worker_finishes_its_step_and_hands_the_run_over",)
 """What always runs on PostgreSQL, too."""
 
 
 @pytest.mark.parametrize(("workflow", "step"), [("relay", "hold"), ("relay_plain", "hold_plain")])
-def test_a_worker_told_to_stop_finishes_its_step_and_hands_the_run_over(world: World, workflow: str, step: str):
+def test_a_stopping_worker_finishes_its_step_and_hands_the_run_over(world: World, workflow: str, step: str):
     leaver = world.worker()
     run = world.client.start_sync(workflow, "x")
     world.wait_for_line(step, "start", run=run, pid=leaver.pid)
@@ -97,7 +97,7 @@ def test_a_sigterm_finds_either_a_worker_that_listens_or_one_that_has_handed_ove
     assert handed_over.deliveries == 0
 
 
-def test_a_worker_told_to_stop_while_it_takes_another_run_finishes_its_step_and_ends(world: World):
+def test_a_worker_that_stops_while_it_claims_another_run_finishes_its_step_and_ends(world: World):
     leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM="before-claim:2")
     run = world.client.start_sync("relay", "x")
     world.wait_for_line("hold", "start", run=run, pid=leaver.pid)

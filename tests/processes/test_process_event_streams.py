@@ -99,9 +99,7 @@ def durable(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_a_reader_that_is_killed_goes_on_where_it_was_and_one_that_comes_late_is_told_all(
-    folder: Path, agent_forks: ForkServer
-):
+def test_a_killed_reader_continues_where_it_was_and_a_late_one_gets_all_events(folder: Path, agent_forks: ForkServer):
     with AgentWorld(folder / "reader", agent_forks, TALK) as world:
         world.hold(TALKER, 0, after=HALF_WAY)
         world.hold(TALKER, 2, after=HALF_WAY)
@@ -125,7 +123,7 @@ def test_a_reader_that_is_killed_goes_on_where_it_was_and_one_that_comes_late_is
         reading.check()
 
 
-def test_what_a_killed_worker_has_told_is_taken_back_and_only_what_was_in_flight_is_paid_again(
+def test_live_text_of_a_killed_worker_is_retracted_and_only_what_was_in_flight_is_paid_again(
     folder: Path, agent_forks: ForkServer
 ):
     with AgentWorld(folder / "worker", agent_forks, TALK) as world:

@@ -51,7 +51,7 @@ def test_an_edit_is_made_once_although_its_process_is_killed(editor: Editor, kil
     assert os.listdir(editor.work) == ["file.txt"]
 
 
-def test_an_edit_after_which_somebody_else_wrote_is_told_to_be_in_doubt(editor: Editor):
+def test_an_edit_before_another_write_is_reported_as_uncertain(editor: Editor):
     assert editor.run("after") == (-signal.SIGKILL, "")
     editor.file.write_text("xx and xx, and more")
     code, told = editor.run("never")

@@ -46,7 +46,7 @@ def in_background(call: Callable[..., Any], *arguments: Any) -> Future[Any]:
     return future
 
 
-def test_who_waits_and_who_follows_get_everything_once_whoever_is_killed(world: World):
+def test_waiters_and_followers_get_everything_once_no_matter_which_process_is_killed(world: World):
     worker, site = world.worker(), Site(world)
     Client(site.url).options(id=RUN).start_sync("staged", STAGES)
     waiter = in_background(Client(site.url).wait_sync, RUN, 90)

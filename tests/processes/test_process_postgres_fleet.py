@@ -57,7 +57,7 @@ def check_behind_pooler(world: PgWorld, url: str) -> None:
     assert SHORT_LEASE / 2 < delay < SHORT_LEASE + SOON
 
 
-def test_behind_a_pooler_the_runs_of_a_killed_worker_go_on_when_its_lease_ends(pg_world: PgWorld):
+def test_with_a_pooler_the_runs_of_a_killed_worker_continue_when_its_lease_ends(pg_world: PgWorld):
     pooler = SmallPooler(pg_world.url)
     try:
         check_behind_pooler(pg_world, pooler.url)
@@ -66,7 +66,7 @@ def test_behind_a_pooler_the_runs_of_a_killed_worker_go_on_when_its_lease_ends(p
         pooler.stop()
 
 
-def test_behind_a_real_pooler_the_same_is_so(pg_world: PgWorld):
+def test_the_same_holds_with_a_real_pooler(pg_world: PgWorld):
     pooler = Pooler(pg_world.url)
     try:
         check_behind_pooler(pg_world, pooler.url)

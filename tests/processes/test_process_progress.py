@@ -29,7 +29,7 @@ def test_a_step_killed_near_its_end_goes_on_from_its_last_progress(world: World)
     check_end(world.snapshot(), killed=[victim.pid])
 
 
-def test_a_once_step_that_told_of_its_progress_is_not_started_again(world: World):
+def test_a_once_step_that_reported_progress_is_not_started_again(world: World):
     victim = world.worker()
     run = world.client.start_sync("slow_payment", "x")
     world.wait_for_run(run, lambda journal: any(n.progress for n in journal.attempts.values()), "has progress")

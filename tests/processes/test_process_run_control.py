@@ -130,7 +130,7 @@ def test_a_fork_whose_maker_and_first_worker_died_shares_what_was_recorded(world
     assert world.lines("hold", "finish", run="forked")[0].key != world.lines("hold", "finish", run=run)[0].key
 
 
-def test_of_a_cancel_and_an_end_that_come_together_one_wins_and_the_other_is_told(world: World):
+def test_of_a_simultaneous_cancel_and_end_one_wins_and_the_other_learns_of_it(world: World):
     world.worker()
     runs = [world.client.start_sync("short", f"x-{number}") for number in range(12)]
     for run in runs:
@@ -153,7 +153,7 @@ def test_of_a_cancel_and_an_end_that_come_together_one_wins_and_the_other_is_tol
             assert journal.output is None
 
 
-def test_a_workflow_that_is_switched_off_stands_still_in_all_processes(world: World):
+def test_a_disabled_workflow_stops_in_all_processes(world: World):
     world.worker()
     world.worker()
     runs = [world.client.start_sync("held_then", f"x-{number}") for number in range(4)]

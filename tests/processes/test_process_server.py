@@ -64,7 +64,7 @@ def site(folder: Path) -> Iterator[Site]:
         server.clean_up()
 
 
-def test_a_server_told_to_stop_lets_go_of_whoever_waits_and_leaves_in_good_order(site: Site):
+def test_a_stopping_server_ends_long_polls_and_exits_cleanly(site: Site):
     server = site.serve()
     polled: list[int] = []
 

@@ -180,7 +180,7 @@ def test_the_runs_of_a_worker_that_falls_are_finished_by_the_other_on_its_task_q
 # SIGTERM
 
 
-def test_a_worker_told_to_stop_ends_its_steps_or_hands_them_over_and_that_counts_for_nothing(
+def test_a_stopping_worker_ends_its_steps_or_hands_them_over_and_no_death_is_counted(
     temporal_world: TemporalWorld,
 ):
     world = temporal_world

@@ -9,7 +9,7 @@ from ledger import ENDED, Journal, check_end
 from holdfast import RunDead
 from waits import wait_until_sync
 
-ON_POSTGRES = ("test_one_bad_run_ends_dead_and_ten_innocent_ones_beside_it_complete",)
+ON_POSTGRES = ("test_one_bad_run_ends_dead_and_its_ten_innocent_neighbors_complete",)
 """What always runs on PostgreSQL, too."""
 
 
@@ -84,7 +84,7 @@ def restart_until_dead(world: World, run: str, **settings: object) -> list[int]:
     return died
 
 
-def test_one_bad_run_ends_dead_and_ten_innocent_ones_beside_it_complete(world: World):
+def test_one_bad_run_ends_dead_and_its_ten_innocent_neighbors_complete(world: World):
     world.worker().kill()  # it has announced the workflows
     for death in range(1, 20):
         world.open_gate(f"x-death-{death}")

@@ -666,7 +666,7 @@ class Failing(MemoryStore):
 
 
 @pytest.mark.asyncio
-async def test_a_reader_outlasts_a_store_that_cannot_be_reached_and_tells_of_one_that_is_broken():
+async def test_a_reader_outlasts_an_unreachable_store_and_raises_for_a_broken_one():
     scene = await Scene().open()
     await scene.record(0, "one", 1)
     await scene.finish()

@@ -117,7 +117,7 @@ def world() -> World:
 # What it did
 
 
-async def test_a_completed_run_tells_its_time_and_its_steps(world: World):
+async def test_the_summary_of_a_completed_run_has_its_time_and_its_steps(world: World):
     await world.start()
     run = await world.claim(await world.worker())
     assert await world.summary_text() == "Running, started 0.0 ms ago."
@@ -144,7 +144,7 @@ async def test_the_summary_has_tokens_and_cost_of_model_calls(world: World):
         (RunState.DEAD, "Dead after 1.00 s with 1 step: ValueError: no."),
     ],
 )
-async def test_a_run_without_a_result_tells_why(world: World, state: RunState, words: str):
+async def test_the_summary_of_a_run_without_a_result_has_the_reason(world: World, state: RunState, words: str):
     await world.start()
     run = await world.claim(await world.worker())
     await world.record(run)

@@ -137,7 +137,7 @@ async def test_responses_have_the_rate_limit_and_the_rest_of_it():
         assert (await caller.get("/v1/nowhere")).headers.get("ratelimit") is None  # it counts for nobody
 
 
-async def test_a_key_has_so_many_streams_and_others_have_their_own():
+async def test_streams_are_limited_for_each_key():
     async with (
         running_live_server(settings=Settings(max_open_streams=2)) as server,
         httpx2.AsyncClient(base_url=server.address) as client,
@@ -164,7 +164,7 @@ async def test_a_key_has_so_many_streams_and_others_have_their_own():
         pytest.fail("streams that have ended still count")
 
 
-async def test_a_key_has_so_many_requests_at_once_long_polls_included():
+async def test_concurrent_requests_are_limited_for_each_key_including_long_polls():
     async with running_server(settings=Settings(max_open_requests=2)) as served:
         waiting, other = served.caller(await served.key("admin")), served.caller(await served.key("admin"))
         await waiting.post("/v1/addresses/a/send", json={"id": "never"})

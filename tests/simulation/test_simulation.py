@@ -70,7 +70,7 @@ def test_a_seed_replays_to_the_same_story() -> None:
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "12345"])
-def test_a_seed_tells_the_same_story_in_another_process(hash_seed: str) -> None:
+def test_a_seed_runs_the_same_way_in_another_process(hash_seed: str) -> None:
     code = f"import test_simulation as t; print(*[t.describe_seed(seed) for seed in {REPLAYED}])"
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src"), str(Path(__file__).parent)])
     env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths}

@@ -74,7 +74,7 @@ def test_a_store_on_sql_answers_as_the_one_in_memory_in_every_seed(store: str, t
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_seed_tells_the_same_story_on_every_store(store: str, store_factories: Callable[[str], StoreFactory]) -> None:
+def test_a_seed_runs_the_same_way_on_every_store(store: str, store_factories: Callable[[str], StoreFactory]) -> None:
     here: list[str] = []
     there: list[str] = []
     run_seed(BEGIN, here.append)

@@ -107,7 +107,7 @@ def test_a_step_that_a_stopped_worker_was_about_to_begin_is_counted_as_late():
         ),
     ],
 )
-def test_a_step_that_breaks_a_promise_is_told_of(lines: list[LedgerLine], record: RecordRow, words: str):
+def test_a_step_that_breaks_a_promise_is_reported(lines: list[LedgerLine], record: RecordRow, words: str):
     with pytest.raises(AssertionError, match=words):
         checker()._check_step(record, lines)
 
@@ -121,12 +121,12 @@ def journal(run: str, output: Any, letters: list[int]) -> Journal:
 
 
 @pytest.mark.parametrize("letters", [[0, 1], [0, 1, 1, 2], [1, 0, 2], []])
-def test_signals_that_are_lost_or_doubled_or_out_of_order_are_told_of(letters: list[int]):
+def test_signals_that_are_lost_doubled_or_out_of_order_are_reported(letters: list[int]):
     with pytest.raises(AssertionError, match="consumed the signals"):
         check_signals(journal("letters-1", [0, 1, 2], letters))
 
 
-def test_a_result_of_another_run_is_told_of():
+def test_a_result_of_another_run_is_reported():
     with pytest.raises(AssertionError, match="returned"):
         check_result(journal("sequence-1", ["2 a", "2 b", "2 c"], []))
     check_result(journal("sequence-2", ["2 a", "2 b", "2 c"], []))

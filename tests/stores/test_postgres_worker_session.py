@@ -349,7 +349,7 @@ async def test_a_forked_child_is_refused_and_does_no_harm(url: str, outside: Con
         await wait_until(lambda: CHANNEL in opened.notifications)
 
 
-async def test_behind_a_pooler_there_are_no_locks_and_no_notifications(url: str) -> None:
+async def test_with_a_pooler_there_are_no_locks_and_no_notifications(url: str) -> None:
     pooler = Pooler(url)
     try:
         async with open_session(pooler.url) as opened, open_session(url) as direct:

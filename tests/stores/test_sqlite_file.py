@@ -573,7 +573,7 @@ QUEUEING = (
 )  # fmt: skip
 
 
-async def test_every_statement_is_one_that_sqlite_understands(path: Path):
+async def test_sqlite_compiles_every_statement(path: Path):
     await (await opened(path)).close()
     names = list(filter(str.isupper, dir(STATEMENTS)))
     assert len(names) > 200

@@ -174,7 +174,7 @@ async def test_a_run_that_is_there_is_never_overwritten(two: tuple[Store, Store]
     assert await read_run(target, "r") == mine
 
 
-async def test_signals_are_still_told_apart(two: tuple[Store, Store]):
+async def test_signals_are_still_distinguished(two: tuple[Store, Store]):
     source, target = two
     await start_run(source, "r")
     await commit_ops(source, signal("r", dedup="once"))

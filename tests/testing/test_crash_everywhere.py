@@ -133,7 +133,7 @@ def test_every_trial_begins_with_the_same_mocks_and_what_before_each_puts_back()
     assert len(mock.calls) > 10
 
 
-def test_what_after_each_finds_wrong_is_told() -> None:
+def test_an_error_in_after_each_is_reported() -> None:
     runner = here()
     runner.before_each(did.clear)
 
@@ -176,7 +176,7 @@ def test_arguments_may_be_large() -> None:
 # What is told
 
 
-def test_a_failure_tells_the_schedule_the_rule_the_cause_and_the_way_to_see_it_again() -> None:
+def test_a_failure_has_the_schedule_the_rule_the_cause_and_how_to_reproduce_it() -> None:
     error = broken(here(), unsafe_flows.bad_random)
     lines = str(error).splitlines()
     assert lines[0] == "workflow 'bad_random' does not survive a crash."
@@ -222,7 +222,7 @@ def test_a_step_may_use_its_idempotency_key() -> None:
     runner.crash_everywhere_sync(paying_twice)
 
 
-def test_a_result_that_depends_on_which_comes_first_is_told_as_such() -> None:
+def test_a_result_that_depends_on_the_order_of_outcomes_is_reported_as_such() -> None:
     turn = iter(range(1000))
 
     @step
@@ -242,7 +242,7 @@ def test_a_result_that_depends_on_which_comes_first_is_told_as_such() -> None:
     assert "which of several outcomes is the first" in error.causes[0]
 
 
-def test_code_that_cannot_be_replayed_at_all_is_told_as_such() -> None:
+def test_code_that_cannot_be_replayed_at_all_is_reported_as_such() -> None:
     @workflow
     async def out_of_bounds() -> None:
         try:
@@ -257,7 +257,7 @@ def test_code_that_cannot_be_replayed_at_all_is_told_as_such() -> None:
     assert not error.causes
 
 
-def test_a_workflow_that_waits_for_nobody_is_told() -> None:
+def test_a_wait_that_the_test_does_not_answer_is_reported() -> None:
     with pytest.raises(
         UsageError, match=r"waits for signal 'never', which the test does not send: .*`runner.answer_signal"
     ):
@@ -313,7 +313,7 @@ def test_every_schedule_that_is_printed_can_be_read(event: RunEvent, run_id: str
 
 
 @pytest.mark.parametrize("text", ["", "x", "after step", "during the end", "after step 1;", "step 1"])
-def test_what_is_no_schedule_is_told(text: str) -> None:
+def test_an_invalid_schedule_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not a crash point. Write what a failure of crash_everywhere prints"):
         Runner(only=text)
 
@@ -327,7 +327,7 @@ def test_only_one_schedule_is_tried() -> None:
     assert [end.steps[1].was_replayed for end in ends] == [False, True, False]
 
 
-def test_a_schedule_that_is_never_come_to_is_told() -> None:
+def test_an_unreached_schedule_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"'after step 5' breaks nothing: .* Its points are: before the start; "):
         here(only="after step 5").crash_everywhere_sync(looking, 1)
 

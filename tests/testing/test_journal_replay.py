@@ -158,7 +158,7 @@ def test_unchanged_code_comes_to_the_recorded_result_and_executes_nothing(comple
     assert executed == []
 
 
-def test_what_the_code_asked_for_is_told_with_its_arguments(completed: Journal):
+def test_a_replay_has_the_issued_commands_with_their_arguments(completed: Journal):
     replayed = replay(completed, etl_of_yesterday())
     assert [(one.kind, one.position, one.name, one.arguments) for one in replayed.commands] == [
         (RecordKind.STEP, 0, "extract", b'{"customer":"acme"}'),
@@ -182,7 +182,7 @@ def test_an_exception_class_of_a_script_may_have_moved_to_a_module(failed: Journ
     assert replay(replace(failed, run=replace(failed.run, error=error)), etl_of_yesterday()).is_match
 
 
-def test_an_exception_class_that_is_gone_is_told_with_the_step_that_raised_it(failed: Journal):
+def test_a_missing_exception_class_is_reported_with_the_step_that_raised_it(failed: Journal):
     *before, last = failed.records
     gone = last._replace(payload=(last.payload or b"").replace(b"Declined", b"Vanished"))
     fault = replay(replace(failed, records=(*before, gone)), etl_of_yesterday()).replay_error
@@ -190,7 +190,7 @@ def test_an_exception_class_that_is_gone_is_told_with_the_step_that_raised_it(fa
     assert str(fault).startswith("The error of step 'check' (#4) of run 'r1' is a `test_journal_replay.Vanished`")
 
 
-def test_an_unfinished_run_goes_on_and_tells_what_it_waits_for(completed: Journal):
+def test_an_unfinished_run_continues_and_shows_what_it_waits_for(completed: Journal):
     waits = [replay(cut(completed, length), etl_of_yesterday()).waits_for for length in range(4)]
     assert waits == [
         ("step 'extract' (#1)",),
@@ -211,7 +211,7 @@ def test_a_run_that_waits_for_a_signal_says_which(completed: Journal):
     assert replayed.is_match
 
 
-def test_new_commands_behind_the_recorded_ones_are_no_drift_of_an_unfinished_run(completed: Journal):
+def test_new_commands_after_the_recorded_ones_are_not_drift_in_an_unfinished_run(completed: Journal):
     @workflow
     async def etl(customer: str) -> list[int]:
         await extract(customer)
@@ -274,7 +274,7 @@ def test_code_that_ends_before_its_journal_drifted(completed: Journal):
     assert "(the workflow has ended)" in str(replayed.replay_error)
 
 
-def test_another_result_is_told_beside_the_recorded_one(completed: Journal):
+def test_another_result_is_shown_next_to_the_recorded_one(completed: Journal):
     @workflow
     async def etl(customer: str) -> list[int]:
         rows = await extract(customer)
@@ -289,7 +289,7 @@ def test_another_result_is_told_beside_the_recorded_one(completed: Journal):
     assert "today:    [-10, -20]" in replayed.difference
 
 
-def test_where_two_long_results_differ_is_told(completed: Journal):
+def test_the_first_difference_of_two_long_results_is_shown(completed: Journal):
     long = replace(completed, run=replace(completed.run, output=b'"' + b"x" * 5000 + b'y"'))
 
     @workflow
@@ -427,7 +427,7 @@ def test_a_file_that_today_does_not_fit_raises(completed: Journal, tmp_path: Pat
     assert isinstance(raised.value, AssertionError)
 
 
-def test_an_unknown_workflow_is_told_with_those_that_are_known(completed: Journal):
+def test_an_unknown_workflow_is_reported_with_the_known_ones(completed: Journal):
     another()
     with pytest.raises(UnknownWorkflow, match=r"workflow 'etl', and no such workflow is .* \(known: order\)"):
         replay(completed)

@@ -143,7 +143,7 @@ async def test_mistakes_are_told(call: Any, error: type[Exception], words: str) 
 
 
 @pytest.mark.asyncio
-async def test_a_step_that_is_not_there_is_told_with_those_that_are() -> None:
+async def test_an_unknown_step_is_reported_with_the_known_ones() -> None:
     @workflow
     async def mixed() -> int:
         await wait_for_signal("go")
@@ -334,7 +334,7 @@ async def test_what_a_step_beat_is_there_after_a_crash() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_run_that_goes_on_for_ever_is_told_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_run_is_reported_instead_of_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     @workflow
     async def for_ever() -> None:
         while True:

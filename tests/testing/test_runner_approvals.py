@@ -65,7 +65,7 @@ def test_nobody_answers_if_the_test_says_so():
     assert runner_approval_flows.sent == ["requested", "reminder", "escalated", "reminder"]
 
 
-def test_who_answers_what_is_not_asked_is_told():
+def test_an_answer_without_an_open_approval_is_refused():
     runner = Runner()
     with pytest.raises(RunNotFound):
         runner.approve_sync("nobody")
@@ -130,7 +130,7 @@ def test_a_schedule_that_names_questions_and_answers_can_be_tried_again(only: st
     assert runner.crash_everywhere_sync(publishing).result.output == "denied"
 
 
-def test_a_question_in_place_of_something_else_is_told_as_drift():
+def test_an_approval_in_place_of_another_command_is_reported_as_drift():
     was = Record(0, RecordKind.APPROVAL, 0, "approval of #2", True, b"{}", 0.0)
     error = DriftContext("r", "", Patches()).make_error(was, has_ended=False)
     assert "  ≠ #1 approval of #2   (nothing: no command yet)\n" in str(error)

@@ -68,7 +68,7 @@ async def test_the_ids_of_runs_do_not_depend_on_how_many_children_there_were() -
 
 
 @pytest.mark.asyncio
-async def test_a_child_that_is_left_behind_goes_on_when_time_passes() -> None:
+async def test_a_child_that_is_not_awaited_continues_when_time_passes() -> None:
     runner = Runner()
     result = await runner.run(leaving_behind, 3)
     assert result.status == "completed"
@@ -102,7 +102,7 @@ async def test_answers_and_mocks_are_for_children_as_well() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_child_that_fails_is_told_as_such() -> None:
+async def test_a_failed_child_is_reported_as_such() -> None:
     result = await Runner().run(careful_order, "tea")
     assert result.output == "RunFailed: no carrier"
     [child] = result.children
@@ -240,7 +240,7 @@ async def test_a_crash_in_one_child_is_one_of_all() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_crash_in_what_a_run_has_left_behind() -> None:
+async def test_a_crash_in_a_child_that_is_not_awaited() -> None:
     runner = Runner()
     runner.simulate_crash_after(child="nagging")
     assert (await runner.run(leaving_behind, 0)).has_crashed
@@ -252,7 +252,7 @@ async def test_a_crash_in_what_a_run_has_left_behind() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_child_that_is_never_come_to_is_told() -> None:
+async def test_an_unreached_child_is_an_error() -> None:
     runner = Runner()
     runner.simulate_crash_after(child="pakcing")
     with pytest.raises(UsageError, match=r"never reached .* after child 'pakcing'; .* its children: packing \('order"):
@@ -260,7 +260,7 @@ async def test_a_child_that_is_never_come_to_is_told() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_a_run_has_left_behind_may_still_come_to_the_crash() -> None:
+async def test_a_child_that_is_not_awaited_may_still_reach_the_crash() -> None:
     runner = Runner()
     runner.simulate_crash_after(wrap)
     run = await runner.run(leaving_behind, 3)
@@ -278,7 +278,7 @@ def test_every_point_of_the_children_is_tried() -> None:
     assert report.result.children[2].status == "completed"
 
 
-def test_a_child_that_nobody_answers_is_named() -> None:
+def test_a_child_whose_approval_is_not_answered_is_named() -> None:
     waiting = r"run 'approved_order-1:approving-2' waits for signal 'approval', which the test does not send"
     with pytest.raises(UsageError, match=waiting):
         Runner(replay_processes=0).crash_everywhere_sync(approved_order, "tea")

@@ -136,7 +136,7 @@ def test_a_cancelled_run_survives_a_crash_anywhere(which: dict[str, Any]) -> Non
 
 
 @pytest.mark.asyncio
-async def test_a_cancel_that_is_never_come_to_is_told() -> None:
+async def test_an_unreached_cancel_point_is_an_error() -> None:
     runner = Runner(replay_processes=0)
     runner.cancel_after(step="pikc")
     with pytest.raises(UsageError, match="never reached the simulated cancel after step 'pikc'"):
@@ -151,7 +151,7 @@ async def test_a_cancel_that_is_never_come_to_is_told() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_paused_run_stands_still() -> None:
+async def test_a_paused_run_does_not_continue() -> None:
     runner = Runner()
     run = await runner.start(nagging, 1)
     paused = await runner.pause(run.run_id)
@@ -226,7 +226,7 @@ async def test_a_retry_repeats_only_what_failed() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_once_step_is_run_again_only_when_told_so() -> None:
+async def test_a_once_step_runs_again_only_on_request() -> None:
     runner = Runner()
     runner.simulate_crash_during("send")
     runner.mock("carry", return_value="carried")

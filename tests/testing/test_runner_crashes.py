@@ -155,7 +155,7 @@ async def test_a_dead_process_runs_no_finally_block() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_crash_that_is_never_come_to_is_told() -> None:
+async def test_an_unreached_crash_point_is_an_error() -> None:
     runner = Runner()
     runner.simulate_crash_after(step="stoer")
     with pytest.raises(

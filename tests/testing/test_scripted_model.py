@@ -37,7 +37,7 @@ def test_it_is_there_without_the_model_library_being_imported() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_next_turn_is_told_by_the_conversation_alone() -> None:
+async def test_the_conversation_alone_determines_the_next_turn() -> None:
     script = ["one", "two"]
     first = await ask(ScriptedModel(script))
     second = await ask(ScriptedModel(script), question(), first, question("More?"))
@@ -85,7 +85,7 @@ async def test_an_exception_is_raised_however_often_it_is_asked() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_structured_answer_calls_the_tool_that_stands_for_it() -> None:
+async def test_a_structured_answer_calls_the_output_tool() -> None:
     wrapped = OutputSpec(list[int]).make_parameters([], None)
     [given] = (await ask(ScriptedModel([answer([1, 2])]), offered=wrapped)).tool_calls
     assert (given.tool_name, given.args) == ("final_result", {"response": [1, 2]})
@@ -107,7 +107,7 @@ async def test_a_script_that_is_used_up_says_so() -> None:
 
 
 @pytest.mark.asyncio
-async def test_usage_is_given_computed_or_told_by_characters() -> None:
+async def test_usage_is_given_computed_or_estimated_from_characters() -> None:
     fixed = await ask(ScriptedModel(["x"], usage=(1000, 20)))
     assert (fixed.usage.input_tokens, fixed.usage.output_tokens) == (1000, 20)
     made = await ask(ScriptedModel(["abc"], usage=lambda messages, response: (len(messages), len(response.text))))

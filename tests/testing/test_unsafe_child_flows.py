@@ -73,7 +73,7 @@ def test_what_does_something_else_when_it_is_repeated_is_found_and_named(flow: W
     assert str(error.schedule[0]).startswith("during ")
 
 
-def test_a_child_that_is_started_twice_is_told_as_that() -> None:
+def test_a_child_that_is_started_twice_is_reported_as_such() -> None:
     error = found(Runner(replay_processes=0, max_pairs=0), unsafe_child_flows.bad_id_of_child)
     assert error.violation.rule == "started-twice"
     assert error.violation.message.startswith("child 1 (little) was started as run 'little-")
@@ -81,7 +81,7 @@ def test_a_child_that_is_started_twice_is_told_as_that() -> None:
     assert str(error.schedule[0]) == "before child 1 (little)"
 
 
-def test_what_is_wrong_in_a_child_is_told_with_its_run_and_can_be_seen_again() -> None:
+def test_a_fault_in_a_child_is_reported_with_its_run_and_can_be_reproduced() -> None:
     error = found(Runner(replay_processes=0, max_pairs=0), unsafe_child_flows.bad_child_reads_clock)
     run = "of run 'bad_child_reads_clock-1:timed_child-2'"
     assert str(error.schedule[0]) == f"before step 2 (note) {run}"
@@ -93,7 +93,7 @@ def test_what_is_wrong_in_a_child_is_told_with_its_run_and_can_be_seen_again() -
     assert again.schedule == error.schedule
 
 
-def test_a_condition_that_is_a_lambda_is_read_where_it_stands() -> None:
+def test_the_source_of_a_lambda_condition_is_found() -> None:
     reach = ReachableState(unsafe_child_flows.BadWhenReadsClock.definition.function)
     assert [function.__name__ for function in reach.functions] == ["<lambda>"]
     inside = lambda: list({"a", "b"})  # noqa: E731

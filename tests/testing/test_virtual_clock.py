@@ -12,7 +12,7 @@ from holdfast.testing import VirtualClock
 
 
 @pytest.mark.asyncio
-async def test_time_stands_still_until_it_is_moved() -> None:
+async def test_time_passes_only_when_it_is_moved() -> None:
     clock = VirtualClock()
     assert clock.datetime == datetime(2030, 1, 1, tzinfo=UTC)
     await asyncio.sleep(0.01)

@@ -204,7 +204,7 @@ def _shape(records: list[Record]) -> list[tuple[Any, ...]]:
     return [(one.seq, one.kind, one.position, one.name, one.ok, one.payload, one.preview) for one in records]
 
 
-async def test_a_history_tells_the_records_that_the_code_has_seen_and_never_takes_one_back(world: World):
+async def test_a_history_has_the_records_that_the_code_saw_and_never_loses_one(world: World):
     handle = await world.start("ts_all_sorts", 3)
     await world.waits(handle.run_id)
     await handle.signal("go", 1)
@@ -296,7 +296,7 @@ async def test_a_run_is_retried_with_the_child_that_has_failed(world: World):
     assert history == await world.store.read_journal(run.id)
 
 
-async def test_a_once_step_is_not_run_a_second_time_unless_somebody_says_so(world: World):
+async def test_a_once_step_runs_a_second_time_only_on_request(world: World):
     handle = await world.start("ts_pays")
     with pytest.raises(RunUnsuccessful):
         await handle.result()
@@ -406,9 +406,7 @@ async def test_a_run_has_used_what_the_runs_below_it_have_used(world: World):
     assert await world.client.usage(child) == await handle.usage()
 
 
-async def test_a_list_tells_what_runs_have_used_without_reading_their_histories(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_list_shows_usage_without_reading_histories(world: World, monkeypatch: pytest.MonkeyPatch):
     handle = await world.start("ts_talks")
     assert await handle.result() == "hello"
     [child] = [one.preview for one in await world.records(handle.run_id)]

@@ -182,7 +182,7 @@ async def test_a_run_is_paused_and_resumed(store: TemporalStore):
     assert (await read(store, new.id)).paused_at is None
 
 
-async def test_a_cancel_is_asked_for_once_and_only_by_whoever_means_this_run(store: TemporalStore):
+async def test_a_cancel_is_requested_once_and_only_for_this_run(store: TemporalStore):
     new = a_run("cancelled")
     await start(store, new)
     assert await verdict(store, CancelRun(new.id, 0.0, seed=b"another")) is OpStatus.REFUSED
@@ -309,7 +309,7 @@ async def test_an_outline_is_made_from_a_history(store: TemporalStore):
     assert await store.get_journal_page(own("nobody")) is await store.get_journal_page("half \udc80") is None
 
 
-async def test_a_run_that_somebody_has_paused_with_temporals_own_tools_has_not_ended():
+async def test_a_run_paused_with_temporals_own_tools_has_not_ended():
     paused = WorkflowExecutionInfo(status=WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED)
     assert ExecutionDescription(paused, {}).is_open
 

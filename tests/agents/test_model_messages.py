@@ -55,7 +55,7 @@ def through_json(data: Any) -> Any:
     return json.loads(json.dumps(data, allow_nan=False))
 
 
-def again(message: ModelMessage) -> ModelMessage:
+def round_trip(message: ModelMessage) -> ModelMessage:
     return load_message(through_json(dump_message(message)))
 
 
@@ -170,7 +170,7 @@ def test_a_message_survives_being_recorded(message: ModelMessage):
 @settings(max_examples=40)
 @given(st.lists(contents, max_size=4))
 def test_a_prompt_keeps_what_equality_does_not_see(items: list[Any]):
-    message = again(ModelRequest([UserPromptPart(items, timestamp=WHEN)]))
+    message = round_trip(ModelRequest([UserPromptPart(items, timestamp=WHEN)]))
     [part] = message.parts
     for loaded, item in zip(part.content, items, strict=True):
         assert type(loaded) is type(item)
@@ -191,7 +191,7 @@ def test_what_has_its_default_value_is_left_out():
 def test_arguments_stay_the_text_or_the_data_that_came():
     spaced, data, broken = '{"a":  1 }', {"a": 1.0, "b": [10**30]}, '{"a":'
     calls = [ToolCallPart("t", one, str(at)) for at, one in enumerate([spaced, data, broken, "", {}, None])]
-    loaded = again(ModelResponse(calls, timestamp=WHEN))
+    loaded = round_trip(ModelResponse(calls, timestamp=WHEN))
     assert [part.args for part in loaded.parts] == [spaced, data, broken, "", {}, None]
 
 
@@ -203,9 +203,9 @@ def test_bytes_are_written_as_base64():
 
 def test_a_moment_in_a_providers_details_is_text_from_the_first_time_on():
     response = ModelResponse([], timestamp=WHEN, provider_details={"timestamp": WHEN, "n": float("inf")})
-    once = again(response)
+    once = round_trip(response)
     assert once.provider_details == {"timestamp": "2026-11-15T12:30:01.250000Z", "n": "Infinity"}
-    assert again(once) == once
+    assert round_trip(once) == once
 
 
 def test_a_result_that_looks_like_a_file_stays_what_it_is():
@@ -217,7 +217,7 @@ def test_a_result_that_looks_like_a_file_stays_what_it_is():
             ToolReturnPart("t", [lookalike, image], "2", timestamp=WHEN),
         ]
     )
-    first, second = again(request).parts
+    first, second = round_trip(request).parts
     assert first.content == lookalike
     assert second.content == [lookalike, image]
 
@@ -234,7 +234,7 @@ def test_a_result_that_looks_like_a_file_stays_what_it_is():
 def test_parts_that_are_not_in_the_table_go_through_the_library(part: Any):
     data = dump_message(ModelResponse([part], timestamp=WHEN))
     assert data["parts"][0]["library"] == message_layouts.LIBRARY
-    assert again(ModelResponse([part], timestamp=WHEN)).parts == [part]
+    assert round_trip(ModelResponse([part], timestamp=WHEN)).parts == [part]
 
 
 def test_a_text_with_more_to_it_can_still_be_read_without_the_library():
@@ -244,7 +244,7 @@ def test_a_text_with_more_to_it_can_still_be_read_without_the_library():
 
 def test_structured_content_keeps_its_text():
     request = ModelRequest([UserPromptPart([StructuredContent({"a": 1}, tag="state")], timestamp=WHEN)])
-    assert again(request) == request
+    assert round_trip(request) == request
 
 
 def test_unknown_fields_of_a_message_go_through_the_library():
@@ -257,7 +257,7 @@ def test_unknown_fields_of_a_message_go_through_the_library():
     data = dump_message(response)
     assert data["parts"] == [{"text": "Hi"}]
     assert "parts" not in data["other"]
-    assert again(response) == response
+    assert round_trip(response) == response
 
 
 def test_a_field_that_a_newer_library_adds_is_not_lost(monkeypatch: pytest.MonkeyPatch):
@@ -266,7 +266,7 @@ def test_a_field_that_a_newer_library_adds_is_not_lost(monkeypatch: pytest.Monke
     newer = message_layouts._Layout("text", TextPart, "content", " ".join(name for name, _, _ in known))
     monkeypatch.setitem(message_layouts._part_by_class, TextPart, newer)
     part = TextPart("Hi", id="m1")
-    assert again(ModelResponse([part], timestamp=WHEN)).parts == [part]
+    assert round_trip(ModelResponse([part], timestamp=WHEN)).parts == [part]
 
 
 def test_keys_of_a_newer_version_are_ignored():
@@ -317,6 +317,6 @@ def test_several_messages_keep_their_order():
 
 def test_usage_keeps_the_cost_to_the_last_digit():
     usage = RequestUsage(input_tokens=3, cost=Decimal("0.000000123456789"))
-    loaded = again(ModelResponse([], usage=usage, timestamp=WHEN))
+    loaded = round_trip(ModelResponse([], usage=usage, timestamp=WHEN))
     assert isinstance(loaded, ModelResponse)
     assert loaded.usage.cost == Decimal("0.000000123456789")

@@ -214,8 +214,8 @@ async def test_a_call_that_waits_for_a_person_is_not_logged_as_a_failure(
     runtime = await in_memory.open()
     handle = await runtime.start(agent, "send it")
 
-    async def asked() -> Any:
+    async def find_open_approval() -> Any:
         return await runtime._engine.store.list_approvals(ApprovalFilter(handle.run_id))
 
-    await wait_until(asked)
+    await wait_until(find_open_approval)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -91,13 +91,13 @@ class Scene:
 
     async def begin(self, position: int, attempt: int = 1, name: str = "model call") -> None:
         data = json.dumps({"name": name, "kind": "step"}).encode()
-        await self._tell(LiveEvent(position, f"{self.run.epoch}.{attempt}.0", -1, STARTED, data, self.now))
+        await self._append_live_event(LiveEvent(position, f"{self.run.epoch}.{attempt}.0", -1, STARTED, data, self.now))
 
-    async def tell(self, position: int, text: str, before: int, attempt: int = 1, request: int = 0) -> None:
+    async def publish_text(self, position: int, text: str, before: int, attempt: int = 1, request: int = 0) -> None:
         part = f"{self.run.epoch}.{attempt}.{request}"
-        await self._tell(LiveEvent(position, part, before, TEXT, json.dumps(text).encode(), self.now))
+        await self._append_live_event(LiveEvent(position, part, before, TEXT, json.dumps(text).encode(), self.now))
 
-    async def _tell(self, notice: LiveEvent) -> None:
+    async def _append_live_event(self, notice: LiveEvent) -> None:
         await self._commit(AppendLiveEvents(self.run.key, self.run.epoch, (notice,)))
 
     async def record(
@@ -217,10 +217,10 @@ async def test_a_late_reader_gets_everything_recorded():
 async def test_a_reader_that_has_seen_a_part_of_an_answer_is_given_the_rest():
     scene = await Scene().open()
     await scene.begin(0)
-    await scene.tell(0, "It may ", 0)
+    await scene.publish_text(0, "It may ", 0)
     seen = await scene.read()
     assert outline(seen) == [("started", 1), ("text", 1, "It may ")]
-    await scene.tell(0, "rain ", 7)
+    await scene.publish_text(0, "rain ", 7)
     await scene.answer(0, "It may rain soon.")
     assert outline(await scene.read(seen[-1].offset)) == [
         ("text", 1, "rain soon."),
@@ -232,14 +232,14 @@ async def test_a_reader_that_has_seen_a_part_of_an_answer_is_given_the_rest():
 @pytest.mark.asyncio
 async def test_text_of_a_dead_process_is_retracted_when_another_one_starts():
     scene = await Scene().open()
-    await scene.tell(0, "It may ", 0)
+    await scene.publish_text(0, "It may ", 0)
     [seen] = await scene.read()
     await scene.die()
     assert await scene.read(seen.offset) == []
     await scene.begin(0)
     retracted, begun = await scene.read(seen.offset)
     assert (retracted.kind, retracted.step, retracted.data) == ("retracted", 1, {"char_count": 7})
-    await scene.tell(0, "It may not", 0)
+    await scene.publish_text(0, "It may not", 0)
     assert outline(await scene.read(retracted.offset)) == [("started", 1), ("text", 1, "It may not")]
     assert outline(await scene.read(begun.offset)) == [("text", 1, "It may not")]
 
@@ -248,7 +248,7 @@ async def test_text_of_a_dead_process_is_retracted_when_another_one_starts():
 @pytest.mark.parametrize("way", ["another epoch", "another attempt", "another model", "another text"])
 async def test_text_that_is_not_a_prefix_of_the_record_is_retracted(way: str):
     scene = await Scene().open()
-    await scene.tell(0, "It may ", 0)
+    await scene.publish_text(0, "It may ", 0)
     [seen] = await scene.read()
     if way == "another epoch":
         await scene.die()
@@ -264,8 +264,8 @@ async def test_text_that_is_not_a_prefix_of_the_record_is_retracted(way: str):
 @pytest.mark.asyncio
 async def test_an_answer_that_never_came_is_retracted_at_the_end():
     scene = await Scene().open()
-    await scene.tell(0, "It may ", 0)
-    await scene.tell(1, "Or ", 0)
+    await scene.publish_text(0, "It may ", 0)
+    await scene.publish_text(1, "Or ", 0)
     seen = await scene.read()
     await scene.finish(RunState.FAILED)
     assert outline(await scene.read(seen[-1].offset)) == [("retracted", 1), ("retracted", 2), ("ended", None)]
@@ -275,8 +275,8 @@ async def test_an_answer_that_never_came_is_retracted_at_the_end():
 @pytest.mark.asyncio
 async def test_a_failed_model_call_retracts_its_text_and_a_successful_step_does_not():
     scene = await Scene().open()
-    await scene.tell(0, "It may ", 0)
-    await scene.tell(1, "half way", 0)
+    await scene.publish_text(0, "It may ", 0)
+    await scene.publish_text(1, "half way", 0)
     seen = await scene.read()
     await scene.record(0, "model call", encode_error(ValueError("no")), ok=False)
     await scene.record(1, "copy", "copied")
@@ -357,7 +357,7 @@ async def test_a_reader_that_comes_and_goes_misses_nothing_and_sees_nothing_twic
         attempt, heard = 1, 0
         while chance.random() < 0.8 and heard < len(text):
             piece = text[heard : heard + chance.randrange(1, 9)]
-            await scene.tell(position, piece, heard, attempt)
+            await scene.publish_text(position, piece, heard, attempt)
             heard += len(piece)
             if chance.random() < 0.4:
                 await read()
@@ -416,7 +416,7 @@ async def test_a_long_journal_is_read_page_by_page():
     for position in range(2 * PAGE_SIZE + 1):
         await scene.record(position, "step", position)
     for number in range(PAGE_SIZE + 1):
-        await scene.tell(2 * PAGE_SIZE + 1, "x", number)
+        await scene.publish_text(2 * PAGE_SIZE + 1, "x", number)
     events = await scene.read()
     steps = [event.step for event in events if event.kind == "step"]
     assert steps == list(range(1, 2 * PAGE_SIZE + 2))
@@ -428,7 +428,7 @@ async def test_a_long_journal_is_read_page_by_page():
 async def test_live_events_and_records_are_in_order_across_pages():
     scene = await Scene().open()
     for number in range(PAGE_SIZE + 1):
-        await scene.tell(0, "x", number)
+        await scene.publish_text(0, "x", number)
     await scene.record(1, "step", 1)
     assert [event.kind for event in await scene.read()] == ["text"] * (PAGE_SIZE + 1) + ["step"]
 

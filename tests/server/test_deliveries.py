@@ -49,7 +49,7 @@ class World:
     async def on(self, delivery: Any, what: str, body: Any = None, status: int = 200) -> Any:
         return await self.post(f"/v1/deliveries/{delivery['id']}/{what}", body, status=status)
 
-    async def passes(self, seconds: float) -> None:
+    async def advance(self, seconds: float) -> None:
         """Time passes, and the server looks around."""
         tenant = await self.served.app.platform.tenants.get_tenant("default")
         if self._since is None:
@@ -87,11 +87,11 @@ async def test_a_dead_listeners_delivery_continues_at_another_listener_with_its_
     await world.on(first, "steps", {"name": "extract", "output": 7})
     await world.on(first, "attempts", {"name": "charge", "once": True, "progress": {"at": 2}}, status=204)
     assert (await world.http.post("/v1/addresses/pipeline/claim", json={})).status_code == 204
-    await world.passes(20)
+    await world.advance(20)
     await world.on(first, "heartbeat")
-    await world.passes(20)
+    await world.advance(20)
     assert (await world.http.post("/v1/addresses/pipeline/claim", json={})).status_code == 204
-    await world.passes(31)
+    await world.advance(31)
     second = await world.take("pipeline")
     assert (second["run_id"], second["number"], second["failure_count"]) == (first["run_id"], 2, 1)
     assert [(step["name"], step["output"]) for step in second["steps"]] == [("extract", 7)]
@@ -123,7 +123,7 @@ async def test_a_wait_does_not_replace_the_note_of_a_step_in_flight(world: World
     first = await world.take("pipeline")
     await world.on(first, "attempts", {"name": "charge", "once": True}, status=204)
     await world.on(first, "wait", {"name": "nap", "seconds": 60}, status=202)
-    await world.passes(61)
+    await world.advance(61)
     second = await world.take("pipeline")
     assert [(step["name"], step["once"]) for step in second["in_flight"]] == [("charge", True)]
     assert (await world.on(second, "wait", {"name": "nap", "seconds": 60}))["output"] is None
@@ -135,12 +135,12 @@ async def test_a_server_that_was_down_declares_no_listener_dead_at_once(world: W
     await world.send("pipeline")
     delivery = await world.take("pipeline")
     world.clock.now += 3600  # nobody could renew meanwhile
-    await world.passes(0)
-    await world.passes(29)
+    await world.advance(0)
+    await world.advance(29)
     await world.on(delivery, "heartbeat")
-    await world.passes(29)
+    await world.advance(29)
     assert (await world.on(delivery, "steps", {"name": "a", "output": 1}))["is_new"] is True
-    await world.passes(31)
+    await world.advance(31)
     await world.on(delivery, "heartbeat", status=409)
 
 
@@ -162,7 +162,7 @@ async def test_a_run_that_fails_too_often_is_dead_and_progress_counts(world: Wor
     first = await world.take("brittle")
     assert await world.on(first, "fail", {"error": {"type": "Oops", "message": "no"}}) == {"state": "pending"}
     assert (await world.http.post("/v1/addresses/brittle/claim", json={})).status_code == 204  # it waits for a while
-    await world.passes(2)
+    await world.advance(2)
     second = await world.take("brittle")
     await world.on(second, "steps", {"name": "a", "output": 1})
     assert await world.on(second, "fail", {"error": {"message": "no"}, "delay": 0}) == {"state": "pending"}
@@ -203,7 +203,7 @@ async def test_a_delivery_that_kills_its_listeners_ends_dead_and_no_other_does(w
             for one in taken:
                 await world.on(one, "complete", {"output": "done"})
         else:
-            await world.passes(31)
+            await world.advance(31)
     assert alone > 3
     infos = {run: await world.get(f"/v1/runs/{run}") for run in runs}
     assert {run: one["state"] for run, one in infos.items()} == dict.fromkeys(runs, "completed") | {bad: "dead"}
@@ -215,15 +215,15 @@ async def test_a_listener_that_holds_a_run_others_died_of_gets_more_when_it_has_
         await world.send("pipeline", number)
     for _ in range(2):
         assert len(await take_all(world, "pipeline")) == 2
-        await world.passes(31)
+        await world.advance(31)
     [first] = await take_all(world, "pipeline")
     await world.on(first, "steps", {"name": "extract", "output": 1})
     holding = {"listener_id": first["listener_id"], "active_deliveries": [first["id"]]}
-    await world.passes(20)  # others that hold nothing come first for what is isolated
+    await world.advance(20)  # others that hold nothing come first for what is isolated
     await world.on(first, "heartbeat")
     assert await world.post("/v1/addresses/pipeline/claim", holding, wait=0, status=None) is None
     for _ in range(4):
-        await world.passes(20)
+        await world.advance(20)
         await world.on(first, "heartbeat")
     assert (await world.take("pipeline", **holding))["payload"] == 1
 
@@ -266,12 +266,12 @@ async def test_a_deadline_ends_a_run_whether_it_is_held_or_not(world: World, hel
     run = await world.send("pipeline")
     own = await world.send("pipeline", deadline=50)
     delivery = await world.take("pipeline") if held else None
-    await world.passes(60)
+    await world.advance(60)
     client = world.served.app.platform.tenants.list_open()[0].client
     assert [(await client.get(one)).state for one in (run, own)] == ["running" if held else "pending", "failed"]
     if delivery is not None:
         await world.on(delivery, "heartbeat", status=200)
-    await world.passes(41)
+    await world.advance(41)
     error = (await client.get(run)).error
     assert str(error) == f"holdfast.errors.RunTimedOut: run {run!r} did not end within its deadline"
     if delivery is not None:
@@ -308,9 +308,9 @@ async def test_an_approval_without_an_answer_in_time_is_null(world: World):
     delivery = await world.take("pipeline")
     question = {"name": "ok", "question": "Go on?", "timeout": 60}
     await world.on(delivery, "ask", question, status=202)
-    await world.passes(59)
+    await world.advance(59)
     assert (await world.http.post("/v1/addresses/pipeline/claim", json={})).status_code == 204
-    await world.passes(2)
+    await world.advance(2)
     delivery = await world.take("pipeline")
     answer = await world.on(delivery, "ask", question)
     assert (answer["parked"], answer["output"]) == (False, None)
@@ -327,9 +327,9 @@ async def test_a_run_waits_for_a_signal_or_for_a_time(world: World):
     delivery = await world.take("pipeline")
     assert (await world.on(delivery, "wait", {"name": "go", "signal": "go"}))["output"] == {"by": "bob"}
     await world.on(delivery, "wait", {"name": "nap", "seconds": 600}, status=202)
-    await world.passes(599)
+    await world.advance(599)
     assert (await world.http.post("/v1/addresses/pipeline/claim", json={})).status_code == 204
-    await world.passes(2)
+    await world.advance(2)
     delivery = await world.take("pipeline")
     assert (await world.on(delivery, "wait", {"name": "nap", "seconds": 600}))["output"] is None
     assert (await world.on(delivery, "wait", {"name": "other", "signal": "other", "seconds": 5}))["output"] == 1
@@ -427,7 +427,7 @@ async def test_work_sent_again_with_a_dedup_key_is_not_doubled(world: World, deb
     if debounced:
         joined = await world.http.post(path, json={**body, "payload": 2}, headers={"Idempotency-Key": "another"})
         assert joined.json()["id"] == sent
-        await world.passes(120)
+        await world.advance(120)
     await world.on(await world.take("once"), "complete")
     again = await world.http.post(path, json=body, headers=name)
     assert (again.status_code, again.json()["id"]) == (200, sent)

@@ -36,7 +36,7 @@ class Wire:
         host, port = server.address.removeprefix("http://").split(":")
         return cls(*await asyncio.open_connection(host, int(port), **more))
 
-    async def says(self, data: bytes) -> None:
+    async def send_text(self, data: bytes) -> None:
         self.writer.write(data)
         await self.writer.drain()
 
@@ -44,12 +44,12 @@ class Wire:
         """One byte after the other, until the other side hangs up."""
         try:
             for byte in data:
-                await self.says(bytes([byte]))
+                await self.send_text(bytes([byte]))
                 await asyncio.sleep(every)
         except ConnectionError:
             pass
 
-    async def hears(self) -> bytes:
+    async def read_text(self) -> bytes:
         """All that comes until the other side hangs up."""
         received = b""
         try:
@@ -80,10 +80,10 @@ async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_
         slow_body = await Wire.to(server)
         unread_body = await Wire.to(server)
         head = b"POST /v1/keys HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n"
-        await second_head.says(REQUEST)
+        await second_head.send_text(REQUEST)
         assert b"200 OK" in await second_head.reader.readuntil(b"}")  # a good one before it changes nothing
-        await slow_body.says(head)
-        await unread_body.says(head.replace(b"/v1/keys", b"/nowhere"))  # answered before its body is there
+        await slow_body.send_text(head)
+        await unread_body.send_text(head.replace(b"/v1/keys", b"/nowhere"))  # answered before its body is there
         began = time.monotonic()
         talking = [
             asyncio.create_task(wire.trickles(data))
@@ -95,7 +95,7 @@ async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_
             )
         ]
         wires = (silent, slow_head, second_head, slow_body, unread_body)
-        received = await asyncio.gather(*(wire.hears() for wire in wires))
+        received = await asyncio.gather(*(wire.read_text() for wire in wires))
         assert time.monotonic() - began < 3
         await asyncio.gather(*talking)
         assert received[0] == b""
@@ -137,12 +137,14 @@ async def test_an_invalid_http_request_gets_a_problem():
             b"POST /v1/keys HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         ):
             wire = await Wire.to(server)
-            await wire.says(data)
-            assert problem_in(await wire.hears()) == (400, "invalid-http")
+            await wire.send_text(data)
+            assert problem_in(await wire.read_text()) == (400, "invalid-http")
         # An absolute target does not say which host it is for.
         wire = await Wire.to(server)
-        await wire.says(b"GET http://evil.example/v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        assert problem_in(await wire.hears()) == (404, "path-not-found")
+        await wire.send_text(
+            b"GET http://evil.example/v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        assert problem_in(await wire.read_text()) == (404, "path-not-found")
 
 
 @pytest.mark.parametrize("cut", [0, 1000, 20_000])
@@ -152,14 +154,14 @@ async def test_the_size_of_a_head_is_limited_however_it_arrives(cut: int):
             wire = await Wire.to(server)
             version = b"" if b"HTTP" in line else b" HTTP/1.1"
             head = line + version + b"\r\nHost: localhost\r\n\r\n"
-            await wire.says(head[:cut])
+            await wire.send_text(head[:cut])
             await asyncio.sleep(0.02 if cut else 0)
-            await wire.says(head[cut:])
-            assert problem_in(await wire.hears()) == (431, "head-too-large")
+            await wire.send_text(head[cut:])
+            assert problem_in(await wire.read_text()) == (431, "head-too-large")
         wire = await Wire.to(server)
-        await wire.says(b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: " + b"a" * 31_000)
-        await wire.says(b"\r\n\r\n")
-        assert b"200 OK" in await wire.hears()
+        await wire.send_text(b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: " + b"a" * 31_000)
+        await wire.send_text(b"\r\n\r\n")
+        assert b"200 OK" in await wire.read_text()
 
 
 async def test_idle_connections_are_closed_for_new_ones():
@@ -167,13 +169,13 @@ async def test_idle_connections_are_closed_for_new_ones():
         idle = [await Wire.to(server) for _ in range(20)]
         half = [await Wire.to(server) for _ in range(20)]
         for wire in half[-10:]:
-            await wire.says(b"GET /v1/wh")
+            await wire.send_text(b"GET /v1/wh")
         async with httpx2.AsyncClient(base_url=server.address) as client:
             for _ in range(20):
                 assert (await client.get("/v1/health")).status_code == 200
                 answer = await httpx2.AsyncClient(base_url=server.address).get("/v1/health")
                 assert answer.status_code == 200
-        assert await idle[0].hears() == b""  # the one that had waited longest went first
+        assert await idle[0].read_text() == b""  # the one that had waited longest went first
 
 
 async def test_more_connections_than_it_can_answer_are_turned_away():
@@ -182,16 +184,16 @@ async def test_more_connections_than_it_can_answer_are_turned_away():
             assert (await client.post("/v1/addresses/a/send", json={"id": "never"})).status_code == 201
         held = [await Wire.to(server) for _ in range(3)]
         for wire in held:
-            await wire.says(b"GET /v1/runs/never?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await wire.send_text(b"GET /v1/runs/never?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await asyncio.sleep(0.2)
         turned_away = await Wire.to(server)
-        assert problem_in(await turned_away.hears()) == (503, "overloaded")
+        assert problem_in(await turned_away.read_text()) == (503, "overloaded")
         held.pop().writer.close()
         for _ in range(100):
             await asyncio.sleep(0.02)
             wire = await Wire.to(server)
-            await wire.says(REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-            if b"200 OK" in await wire.hears():
+            await wire.send_text(REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            if b"200 OK" in await wire.read_text():
                 break
         else:
             pytest.fail("the place that became free was not given to anybody")
@@ -252,7 +254,7 @@ async def test_an_answer_does_not_wait_for_the_reader_to_acknowledge_its_beginni
         wire, took = await Wire.to(server), list[float]()
         for _ in range(20):
             began = time.perf_counter()
-            await wire.says(REQUEST)
+            await wire.send_text(REQUEST)
             await wire.reader.readuntil(b"}")
             took.append(time.perf_counter() - began)
         wire.writer.close()

@@ -69,7 +69,7 @@ class World:
                     return
                 await asyncio.sleep(0.01)
 
-    async def passes(self, seconds: float) -> None:
+    async def advance(self, seconds: float) -> None:
         """Time passes, and the server looks around."""
         self.clock.now += seconds
         platform = self.served.app.platform
@@ -174,10 +174,10 @@ async def test_a_failure_is_sent_again_later_and_later_and_at_last_the_run_is_de
             got = await world.receiver.has_got(number)
             await world.failed(run, number)
             pause = get_retry_delay(failures, got.delivery["id"])
-            await world.passes(pause - 0.5)
+            await world.advance(pause - 0.5)
             await asyncio.sleep(0.05)
             assert len(world.receiver.got) == number
-            await world.passes(1)
+            await world.advance(1)
         third = (await world.receiver.has_got(3)).delivery
         assert (third["number"], third["failure_count"]) == (3, 2)
         assert "WebhookFailed: the receiver answered 500" in str((await world.run(run, "dead")).error)
@@ -193,10 +193,10 @@ async def test_a_receiver_that_wants_to_be_left_alone_is(retry_after: str):
         world.receiver.replies = [Reply(429, b"", {"retry-after": retry_after}), Reply(204)]
         run = await world.send("hooked")
         await world.failed(run, 1)
-        await world.passes(119)
+        await world.advance(119)
         await asyncio.sleep(0.05)
         assert len(world.receiver.got) == 1
-        await world.passes(2)
+        await world.advance(2)
         await world.run(run, "completed")
 
 
@@ -227,12 +227,12 @@ async def test_a_receiver_may_go_on_by_itself_and_is_sent_it_again_when_it_falls
         first = (await world.receiver.has_got(1)).delivery
         assert (await world.on(first, "steps", {"name": "extract", "output": 7})).status_code == 200
         await asyncio.sleep(0.1)
-        await world.passes(50)
+        await world.advance(50)
         assert (await world.on(first, "heartbeat")).status_code == 200
-        await world.passes(50)
+        await world.advance(50)
         await asyncio.sleep(0.1)
         assert len(world.receiver.got) == 1
-        await world.passes(61)
+        await world.advance(61)
         second = (await world.receiver.has_got(2)).delivery
         assert (second["run_id"], second["number"]) == (run, 2)
         assert [(step["name"], step["output"]) for step in second["steps"]] == [("extract", 7)]
@@ -295,7 +295,7 @@ async def test_secrets_are_shown_once_and_both_sign_while_they_are_exchanged(cap
         assert answer.json()["old_secret_expires_at"] == "1970-01-12T13:48:20Z"
         newest = ""
         for number, (waits, signs) in enumerate([(0, [True, True]), (101, [False, True])], 1):
-            await world.passes(waits)
+            await world.advance(waits)
             await world.run(await world.send("hooked"), "completed")
             got = await world.receiver.has_got(number)
             assert [got.signed_by(old), got.signed_by(new)] == signs
@@ -325,7 +325,7 @@ async def test_settings_that_change_count_from_the_next_delivery_on():
         await world.hook("hooked")
         for number, lease in enumerate((30, 60, 20), 1):
             await world.http.put("/v1/addresses/hooked", json={"lease": lease})
-            await world.passes(3)
+            await world.advance(3)
             await world.run(await world.send("hooked"), "completed")
             assert (await world.receiver.has_got(number)).delivery["lease"] == lease
             await asyncio.sleep(0.05)  # somebody waits for the next one by now

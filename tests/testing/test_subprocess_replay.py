@@ -68,14 +68,14 @@ def run_pytest(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return python("-m", "pytest", *options, *args, cwd=cwd)
 
 
-def passes(done: subprocess.CompletedProcess[str]) -> None:
+def check_success(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("mode", ["prepend", "importlib"])
 def test_in_a_test_module(tmp_path: Path, mode: str) -> None:
     write(tmp_path / "suite" / "test_words.py", FLOWS, CHECK, TEST)
-    passes(run_pytest("suite", f"--import-mode={mode}", cwd=tmp_path))
+    check_success(run_pytest("suite", f"--import-mode={mode}", cwd=tmp_path))
 
 
 @pytest.mark.parametrize("mode", ["prepend", "importlib"])
@@ -85,7 +85,7 @@ def test_in_a_package_with_relative_imports(tmp_path: Path, mode: str) -> None:
     write(tmp_path / "suite" / "steps.py", steps)
     write(tmp_path / "suite" / "flows.py", "from .steps import note, workflow", f"@workflow{flows}")
     write(tmp_path / "suite" / "test_words.py", "from .flows import any_order", CHECK, TEST)
-    passes(run_pytest("suite", f"--import-mode={mode}", cwd=tmp_path))
+    check_success(run_pytest("suite", f"--import-mode={mode}", cwd=tmp_path))
 
 
 def test_in_a_script(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_in_a_script(tmp_path: Path) -> None:
             from holdfast.testing import CrashSafetyError, Runner
             check(lambda: Runner(max_pairs=0, replay_processes=1), CrashSafetyError)
     """
-    passes(python(str(write(tmp_path / "script.py", FLOWS, CHECK, guarded)), cwd=tmp_path))
+    check_success(python(str(write(tmp_path / "script.py", FLOWS, CHECK, guarded)), cwd=tmp_path))
 
 
 def test_a_script_without_a_guard_does_not_breed_processes(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_script_without_a_guard_does_not_breed_processes(tmp_path: Path) -> No
             begun.write("x")
         check(lambda: Runner(max_pairs=0, replay_processes=1), CrashSafetyError)
     """
-    passes(python(str(write(tmp_path / "script.py", FLOWS, CHECK, unguarded)), cwd=tmp_path))
+    check_success(python(str(write(tmp_path / "script.py", FLOWS, CHECK, unguarded)), cwd=tmp_path))
     assert (tmp_path / "begun").read_text() == "xx"  # itself, and its one child
 
 
@@ -135,7 +135,7 @@ def test_what_a_dead_process_left_open_stays_so_when_python_ends(tmp_path: Path)
         assert runner.run_sync(both).has_crashed
     """
     done = python(str(write(tmp_path / "script.py", script)), cwd=tmp_path)
-    passes(done)
+    check_success(done)
     assert done.stderr == ""
     assert not (tmp_path / "given back").exists()
 
@@ -159,4 +159,4 @@ def test_a_module_that_can_only_be_imported_here_is_warned_of(tmp_path: Path) ->
                 Runner(max_pairs=0, replay_processes=2).crash_everywhere_sync(sorted_words)
     """
     write(tmp_path / "test_moody.py", test)
-    passes(run_pytest("test_moody.py", cwd=tmp_path))
+    check_success(run_pytest("test_moody.py", cwd=tmp_path))

@@ -22,7 +22,7 @@ FLOWS = os.environ["FLOWS"].split()
 descriptor = os.open(FOLDER / "starts", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
-def tell(*what: Any) -> None:
+def write_event(*what: Any) -> None:
     os.write(descriptor, f"{json.dumps(what)}\n".encode())
 
 
@@ -60,21 +60,21 @@ async def main() -> None:
         while not over.exists():
             n, flow = next(numbers), chance.choice(FLOWS)
             run = f"{flow}-{n}"
-            tell("begin", run)
+            write_event("begin", run)
             if flow == "family":
-                tell("begin", f"child-{n}")
+                write_event("begin", f"child-{n}")
             await start(client, flow, n)
-            tell("started", run)
+            write_event("started", run)
             if flow != "failing" and chance.random() < 0.05:
                 await start(client, flow, n)  # which joins the run that is there
             state, result = await end_of(client, run)
-            tell("ended", run, state, result)
+            write_event("ended", run, state, result)
             if flow == "family":
-                tell("ended", f"child-{n}", *await end_of(client, f"child-{n}"))
+                write_event("ended", f"child-{n}", *await end_of(client, f"child-{n}"))
 
     async with Client() as client:
         await asyncio.gather(*[keep_starting(client) for _ in range(int(os.environ["SLOTS"]))])
-    tell("over", "")
+    write_event("over", "")
 
 
 asyncio.run(main())

@@ -92,19 +92,19 @@ async def ts_child(ledger: str, n: int) -> int:
 async def ts_all_sorts(ledger: str, n: int) -> list[Any]:
     own_way = await ts_child.options(id=f"{ledger}-own-way").start(ledger, 50)
     first, awaited = await asyncio.gather(ts_double(ledger, n), ts_child(ledger, 7))
-    told = [await wait_for_signal("go")]
+    is_delivered = [await wait_for_signal("go")]
     if patched("new way"):
         await asyncio.sleep(0.02)
-    told.append(await wait_for_signal("go"))
+    is_delivered.append(await wait_for_signal("go"))
     other = await own_way.result()
-    return [awaited, told, other, await ts_double(ledger, first)]
+    return [awaited, is_delivered, other, await ts_double(ledger, first)]
 
 
 @workflow
 async def ts_fails(ledger: str) -> list[Any]:
     first = await ts_double(ledger, 1)
-    told = await wait_for_signal("go")
-    return [first, told, await ts_fail_without(ledger, "mark"), await ts_double(ledger, 3)]
+    is_delivered = await wait_for_signal("go")
+    return [first, is_delivered, await ts_fail_without(ledger, "mark"), await ts_double(ledger, 3)]
 
 
 @workflow
@@ -132,8 +132,8 @@ async def ts_undoes(ledger: str) -> str:
 @workflow
 async def ts_waits(ledger: str) -> list[Any]:
     first = await ts_double(ledger, 4)
-    told = await wait_for_signal("go")
-    return [first, told]
+    is_delivered = await wait_for_signal("go")
+    return [first, is_delivered]
 
 
 @workflow
@@ -211,12 +211,12 @@ async def test_a_history_has_the_records_that_the_code_saw_and_never_loses_one(w
     await handle.signal("go", 1, id="twice")
     await handle.signal("go", 2, id="twice")
     assert await handle.result() == [14, [1, 1], 100, 12]
-    told = await find_run(world.store.client, handle.run_id)
-    assert told is not None
+    is_delivered = await find_run(world.store.client, handle.run_id)
+    assert is_delivered is not None
     events = await fetch_events(world.store.client, handle.run_id)
     outcomes = read_outcomes(events)
     exact, unheard = make_exact_records(
-        outcomes, (await query_journal(world.store.client, told))["order"], handle.run_id
+        outcomes, (await query_journal(world.store.client, is_delivered))["order"], handle.run_id
     )
     seen, left = infer_records(outcomes, handle.run_id)
     assert unheard == left == []
@@ -348,10 +348,10 @@ async def test_a_fork_shares_the_beginning_and_leaves_its_origin_alone(world: Wo
 async def test_a_question_is_answered_once(world: World):
     handle = await world.start("ts_asks")
 
-    async def is_asked() -> bool:
+    async def is_approval_open() -> bool:
         return bool(await handle.approvals())
 
-    await wait_until(is_asked)
+    await wait_until(is_approval_open)
     [asked] = await handle.approvals()
     assert (asked.question, asked.choices, asked.step_number) == ("Which one?", ("a", "b"), 2)
 
@@ -371,10 +371,10 @@ async def test_a_question_is_answered_once(world: World):
 async def test_a_question_of_a_run_that_was_cancelled_is_withdrawn(world: World):
     handle = await world.start("ts_asks")
 
-    async def is_asked() -> bool:
+    async def is_approval_open() -> bool:
         return bool(await handle.approvals())
 
-    await wait_until(is_asked)
+    await wait_until(is_approval_open)
     [asked] = await handle.approvals()
     await handle.cancel()
     with pytest.raises(RunCancelled):
@@ -412,14 +412,14 @@ async def test_a_list_shows_usage_without_reading_histories(world: World, monkey
     [child] = [one.preview for one in await world.records(handle.run_id)]
     used = await handle.usage()
 
-    async def told(run_id: str) -> bool:
+    async def is_delivered(run_id: str) -> bool:
         listed = {info.id: info.usage for info in await world.client.list(id_prefix=run_id)}
         return listed.get(run_id) == used
 
     read: list[object] = []
-    monkeypatch.setattr(HistoryCache, "_load", lambda _, told: read.append(told))
+    monkeypatch.setattr(HistoryCache, "_load", lambda _, is_delivered: read.append(is_delivered))
     for run_id in (handle.run_id, child):  # the parent has used what its child has used
-        await wait_until(lambda run_id=run_id: told(run_id))
+        await wait_until(lambda run_id=run_id: is_delivered(run_id))
     assert read == []
 
 

@@ -98,7 +98,7 @@ async def test_a_run_with_a_lost_start_answer_starts_without_another_request(wor
     store.fail_after = lambda ops: make_unavailable_error() if any(isinstance(op, StartRun) for op in ops) else None
     runtime = await world.open(store=store, lease_s=1.0)
     with pytest.raises(StoreUnavailable):
-        await runtime.start(flow.options(id="mine", delay=0.2 if delayed else None))
+        await runtime.start(flow.options(id="mine", delay=0.2 if delayed else 0))
     world.clock.advance(1)
     assert await flow.get_handle(runtime.store_provider, "mine").result(timeout=10) == "done"
 

@@ -192,7 +192,7 @@ async def _retry(client: Client, run_id: str, run_again: bool, version: str | No
         run,
         changed=True,
         message=message + _describe_rewound(taken) + (f"; {describe_retried_children(children)}" if children else ""),
-        count=count,
+        kept_count=count,
         rewound_seqs=[record.seq for record in taken],
         retried_children=[child.id for child in children],
     )

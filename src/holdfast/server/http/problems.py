@@ -57,7 +57,7 @@ _PROBLEMS_BY_ERROR: Final[Mapping[type[errors.HoldfastError], tuple[int, str, st
     errors.RunNotFound: (404, "run-not-found", "There is no such run"),
     errors.UnknownWorkflow: (404, "unknown-workflow", "No worker has announced such a workflow"),
     errors.UnknownSchedule: (404, "unknown-schedule", "There is no such schedule"),
-    errors.UnknownQueue: (404, "unknown-queue", "There is no such queue that has limits"),
+    errors.UnknownQueue: (404, "unknown-queue", "There is no such queue"),
     errors.UnknownApproval: (404, "unknown-approval", "There is no such question"),
     errors.RunConflict: (409, "run-conflict", "The id belongs to another run"),
     errors.RunEnded: (409, "run-ended", "The run has ended"),

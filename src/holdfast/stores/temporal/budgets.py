@@ -49,7 +49,7 @@ class BudgetAccount:
     used: Usage = field(default_factory=Usage)
     reserved: dict[StepRef, Usage] = field(default_factory=dict[StepRef, Usage])
     waiting_steps: list[StepRef] = field(default_factory=list[StepRef])
-    """Steps that were refused until the budget is raised, and that have not been told since."""
+    """Steps that were refused, and that ask again when the budget is raised."""
 
     def reserve(self, step: StepRef, expected: Usage) -> BudgetShortage | None:
         """Make a reservation for a step, in place of an earlier one; or say why not."""

@@ -18,6 +18,7 @@ from benchmarks.peers.catalog import FAMILIES, PEERS, Peer  # noqa: E402
 from benchmarks.peers.figures import PeerFigures, PeerReport, read_report  # noqa: E402
 from benchmarks.peers.peer_benchmark import BaselineRates, BenchmarkSizes, PeerBenchmark  # noqa: E402
 from benchmarks.peers.peer_stores import PeerStoreFactory  # noqa: E402
+from benchmarks.peers.plot import render_plot  # noqa: E402
 from benchmarks.peers.tables import insert_tables, render_report, render_summary  # noqa: E402
 
 QUICK_SIZES = BenchmarkSizes(
@@ -34,9 +35,12 @@ def main() -> None:
     parser.add_argument("--render", type=Path, metavar="FILE", help="take what is kept there, and measure nothing")
     parser.add_argument("--into", type=Path, metavar="PAGE", help="put the tables into this page instead")
     parser.add_argument("--brief", action="store_true", help="one table with what matters most")
+    parser.add_argument("--plot", type=Path, metavar="SVG", help="also draw steps a second and takeovers")
     options = parser.parse_args()
     report = read_report(options.render) if options.render else _run_measurements(parser, options)
     tables = render_summary(report) if options.brief else render_report(report)
+    if options.plot:
+        options.plot.write_text(render_plot(report))
     if options.into:
         options.into.write_text(insert_tables(options.into.read_text(), tables))
     else:

@@ -5,12 +5,14 @@ No peer is run here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from benchmarks.peers import ledger
 from benchmarks.peers.figures import CrashFigures, PeerFigures, PeerReport, Rate, read_report
+from benchmarks.peers.plot import render_plot
 from benchmarks.peers.tables import insert_tables, render_report, render_summary
 
 ROOT = Path(__file__).parent.parent.parent
@@ -92,6 +94,26 @@ def test_the_pages_have_the_measured_peers(page: str, render: Callable[[PeerRepo
     tables = render(read_report(ROOT / "benchmarks" / "peers" / "figures.json"))
     assert tables in text
     assert insert_tables(text, tables) == text
+
+
+def test_the_plot_is_drawn_from_the_measured_figures() -> None:
+    drawn = render_plot(read_report(ROOT / "benchmarks" / "peers" / "figures.json"))
+    assert (ROOT / "docs" / "images" / "peers.svg").read_text() == drawn
+
+
+def test_the_plot_shows_a_reason_where_a_peer_has_no_figure() -> None:
+    measured = figures(key="holdfast-sqlite", concurrent=Rate(2000, 1.0), takeover=CrashFigures([9], 0.05))
+    slower = figures(title="Slower", concurrent=Rate(1000, 0.5), takeover=CrashFigures([9], 12.2))
+    named = figures(title="Named", needs_explicit_resume=True, no_takeover_reason="no workers")
+    lost = figures(title="Lost", takeover=CrashFigures([], None), failures={"rates": "no"})
+    absent = figures(title="Absent", failures={"installed": "no such package"})
+    drawn = render_plot(report(measured, slower, named, lost, absent))
+    widths = [int(width) for width in re.findall(r'class="bar[^"]*"[^>]* width="(\d+)"', drawn)]
+    assert widths[0] == 2 * widths[2]
+    assert 0 < widths[1] < widths[3]
+    texts = re.findall(r">([^<>]+)</text>", drawn)
+    assert {"2,000", "0.05 s", "12 s", "none: a client must name the run", "never", "failed"} <= set(texts)
+    assert "Absent" not in texts
 
 
 def test_what_could_not_be_measured_is_listed_with_the_reason() -> None:

@@ -1,4 +1,4 @@
-"""Measure, and print a table and JSON: ``python -m benchmarks [NAME ...] [--rounds N] [--json FILE]``.
+"""Measures, and prints a table: ``python -m benchmarks [NAME ...] [--rounds N] [--json FILE] [--into PAGE]``.
 
 Each measurement runs in a process of its own, so that none sees the memory or the garbage of another.
 """
@@ -30,6 +30,7 @@ from benchmarks import (  # noqa: E402
     sqlite_benchmarks,
     temporal_benchmarks,
 )
+from benchmarks.figures_page import FIGURES_PATH, Figures, insert_figures, read_figures, write_figures  # noqa: E402
 from benchmarks.sqlite_benchmarks import Measurement  # noqa: E402
 
 BENCHMARKS = {
@@ -47,9 +48,11 @@ BENCHMARKS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"which to measure: {', '.join(BENCHMARKS)} (all unless given)")
-    parser.add_argument("--rounds", type=int, default=5, help="take the median of so many rounds")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("names", nargs="*", help=f"which to measure: {', '.join(BENCHMARKS)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds whose median counts")
+    parser.add_argument("--json", type=Path, help=f"also write the figures here, such as {FIGURES_PATH.name}")
+    parser.add_argument("--render", type=Path, metavar="FILE", help="use the figures of this file; measure nothing")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="write the figures into the tables of this page")
     parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     unknown = set(options.names) - set(BENCHMARKS)
@@ -59,18 +62,24 @@ def main() -> None:
         [name] = options.names
         print(json.dumps([asdict(line) for line in run_benchmark(name, options.rounds)]))
         return
+    figures = read_figures(options.render) if options.render else measure_all(options)
+    if options.into:
+        options.into.write_text(insert_figures(options.into.read_text(), figures))
+
+
+def measure_all(options: argparse.Namespace) -> Figures:
+    """Measure, print the figures, and save them after each benchmark."""
     print(f"Python {machine.python_version()}, SQLite {sqlite3.sqlite_version}, median of {options.rounds} rounds\n")
-    lines: list[Measurement] = []
+    figures: dict[str, list[Measurement]] = {}
     for name in options.names or BENCHMARKS:
         command = [sys.executable, "-m", "benchmarks", name, "--rounds", str(options.rounds), "--inner"]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-        for fields in json.loads(done.stdout):
-            lines.append(Measurement(**fields))
-            print_measurement(lines[-1])
-    figures = [asdict(line) for line in lines]
-    print("\n" + json.dumps(figures))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        figures[name] = [Measurement(**fields) for fields in json.loads(done.stdout)]
+        for measurement in figures[name]:
+            print_measurement(measurement)
+        if options.json:
+            write_figures(options.json, {name: figures[name]}, options.rounds)
+    return figures
 
 
 def run_benchmark(name: str, rounds: int) -> list[Measurement]:

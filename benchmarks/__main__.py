@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from benchmarks import (  # noqa: E402
     agents,
     composition,
+    crash_checks,
     dashboard,
     drivers,
     growth,
@@ -35,6 +36,7 @@ from benchmarks.sqlite_benchmarks import Measurement  # noqa: E402
 BENCHMARKS = {
     **sqlite_benchmarks.BENCHMARKS,
     **composition.BENCHMARKS,
+    **crash_checks.BENCHMARKS,
     **agents.BENCHMARKS,
     **drivers.BENCHMARKS,
     **postgres_benchmarks.BENCHMARKS,

@@ -28,6 +28,7 @@ from benchmarks import (  # noqa: E402
     growth,
     platform_load,
     postgres_benchmarks,
+    restart,
     sqlite_benchmarks,
     temporal_benchmarks,
 )
@@ -37,6 +38,7 @@ BENCHMARKS = {
     **sqlite_benchmarks.BENCHMARKS,
     **composition.BENCHMARKS,
     **crash_checks.BENCHMARKS,
+    **restart.BENCHMARKS,
     **agents.BENCHMARKS,
     **drivers.BENCHMARKS,
     **postgres_benchmarks.BENCHMARKS,

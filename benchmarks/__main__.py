@@ -22,11 +22,13 @@ sys.path.insert(0, str(ROOT / "src"))
 from benchmarks import (  # noqa: E402
     agents,
     composition,
+    crash_checks,
     dashboard,
     drivers,
     growth,
     platform_load,
     postgres_benchmarks,
+    restart,
     sqlite_benchmarks,
     temporal_benchmarks,
 )
@@ -36,6 +38,8 @@ from benchmarks.sqlite_benchmarks import Measurement  # noqa: E402
 BENCHMARKS = {
     **sqlite_benchmarks.BENCHMARKS,
     **composition.BENCHMARKS,
+    **crash_checks.BENCHMARKS,
+    **restart.BENCHMARKS,
     **agents.BENCHMARKS,
     **drivers.BENCHMARKS,
     **postgres_benchmarks.BENCHMARKS,

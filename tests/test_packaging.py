@@ -43,6 +43,29 @@ def test_import_holdfast_loads_none_of_the_heavy_modules():
     assert loaded.strip() == "[]"
 
 
+def test_a_process_that_runs_a_workflow_loads_nothing_that_only_reports_schedules_and_classes_need(tmp_path: Path):
+    """It decides how soon a restarted worker continues its runs."""
+    (tmp_path / "app.py").write_text(
+        "import asyncio, sys\n"
+        "from holdfast import Runtime, step, workflow\n"
+        "@step\n"
+        "async def one(number: int) -> int:\n"
+        "    return number\n"
+        "@workflow\n"
+        "async def flow(number: int) -> int:\n"
+        "    return await one(number)\n"
+        "async def main() -> None:\n"
+        "    async with Runtime('sqlite:///runs.db'):\n"
+        "        assert await flow(7) == 7\n"
+        "asyncio.run(main())\n"
+        "parts = 'reports', 'services.approvals', 'services.schedules', 'services.journal_files', 'authoring.classes'\n"
+        "names = [name.removeprefix('holdfast.') for name in sys.modules if name.startswith('holdfast.')]\n"
+        "print(sorted(name for name in names if name.startswith(parts)))\n"
+    )
+    done = subprocess.run([sys.executable, "app.py"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "['reports', 'reports.agent_result']"
+
+
 def test_the_extra_all_is_every_extra_that_users_may_want():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (everything,) = extras["all"]

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +26,11 @@ from holdfast.client.resources import (
 )
 from holdfast.services.api_keys import UnknownApiKey
 from holdfast.services.policies import Policy
+from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import create_store
 
 PARTS = [Client, ClientMemory, ClientSchedules, ClientQueues, ClientAddresses, ClientPolicies, ClientKeys]
-WITHOUT_SYNC_FORM = {"open": "each call connects by itself", "close": "each call disconnects", "serve": "listen_sync"}
+WITHOUT_SYNC_FORM = {"open": "the first call connects by itself", "serve": "listen_sync"}
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -130,3 +137,106 @@ def test_an_invalid_age_is_refused(client: Client, age: Any):
 
 def test_prune_accepts_a_duration_as_text(client: Client):
     assert client.prune_sync("30 days").run_count == 0
+
+
+# The event loop of sync calls
+
+
+def _list_client_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "holdfast-client"]
+
+
+def test_sync_calls_share_one_connection_and_close_sync_ends_it(client: Client, monkeypatch: pytest.MonkeyPatch):
+    opened: list[SqliteStore] = []
+    open_store = SqliteStore.open
+
+    async def count_open(self: SqliteStore) -> None:
+        opened.append(self)
+        await open_store(self)
+
+    monkeypatch.setattr(SqliteStore, "open", count_open)
+    before = _list_client_threads()
+    run = client.send_sync("reports", 1)
+    with ThreadPoolExecutor(4) as pool:
+        assert [info.id for info in pool.map(client.get_sync, [run] * 20)] == [run] * 20
+    assert len(opened) == 1
+    [thread] = set(_list_client_threads()) - set(before)
+    client.close_sync()
+    assert not thread.is_alive()
+    assert client.get_sync(run).id == run
+    assert len(opened) == 2
+    client.close_sync()
+
+
+def test_the_thread_of_sync_calls_ends_with_its_client(client: Client):
+    before = _list_client_threads()
+    url = client.connections.url
+    other = Client(url)
+    other.list_sync()
+    [thread] = set(_list_client_threads()) - set(before)
+    del other
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_sync_call_is_refused_where_an_event_loop_runs(client: Client):
+    async def call() -> None:
+        client.list_sync()
+
+    with pytest.raises(UsageError, match="use the async form and `await` it"):
+        asyncio.run(call())
+
+
+def test_events_that_are_not_read_to_their_end_leave_the_client_usable(client: Client):
+    run = client.send_sync("reports", 1)
+    client.cancel_sync(run)
+    for event in client.events_sync(run):
+        assert event.kind
+        break
+    assert client.get_sync(run).id == run
+
+
+PROGRAM = """
+import os, sys, time
+from holdfast import Client
+
+client = Client(sys.argv[1])
+run = client.send_sync("reports", 1)
+"""
+
+
+def _run_program(client: Client, code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM + code, client.connections.url]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_a_program_that_does_not_close_its_client_ends_cleanly(client: Client, tmp_path: Path):
+    done = _run_program(client, "print(client.get_sync(run).state)")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "pending\n", "")
+    assert not list(tmp_path.glob("*-wal"))  # SQLite removes it when the last connection is closed
+
+
+def test_a_forked_process_connects_on_its_own(client: Client):
+    done = _run_program(
+        client,
+        "if os.fork() == 0:\n"
+        "    assert client.get_sync(run).id == run\n"
+        "    client.signal_sync(run, 'go')\n"
+        "    sys.exit(7)\n"
+        "status = os.wait()[1]\n"
+        "print(os.waitstatus_to_exitcode(status), client.get_sync(run).state)\n",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "7 pending\n", "")
+
+
+def test_ctrl_c_ends_a_sync_call(client: Client):
+    command = [sys.executable, "-c", PROGRAM + "print('waits', flush=True)\nclient.wait_sync(run)"]
+    with subprocess.Popen(
+        [*command, client.connections.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    assert stderr.splitlines()[-1] == "KeyboardInterrupt"

@@ -8,19 +8,15 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
-from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
 from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
 from holdfast.authoring.children import call_child, start_child
-from holdfast.authoring.classes.graph import Graph, build_graph
-from holdfast.authoring.classes.graph_run import make_runner
-from holdfast.authoring.classes.members import read_members
 from holdfast.authoring.introspection import find_class_location, format_location, is_async, resolve_hints
 from holdfast.authoring.keyword_hints import reject_unknown_keywords
 from holdfast.authoring.registry import register
-from holdfast.authoring.schedules import Schedule
 from holdfast.authoring.workflow_options import (
     make_queue_key,
     resolve_max_deliveries,
@@ -40,6 +36,10 @@ from holdfast.services.run_start import StartOptions, make_start_options
 from holdfast.services.store_provider import StoreProvider
 from holdfast.stores.operations import MAX_DELIVERIES
 from holdfast.sync_methods import run_sync
+
+if TYPE_CHECKING:
+    from holdfast.authoring.classes.graph import Graph
+    from holdfast.authoring.schedules import Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -323,6 +323,10 @@ def _build_class_runner(
     cls: type[Any], workflow_name: str, id_template: str | None, queue: str | Queue
 ) -> tuple[Callable[..., Any], Graph, str]:
     """The function that runs a class workflow, its graph, and the subject for error messages."""
+    from holdfast.authoring.classes.graph import build_graph
+    from holdfast.authoring.classes.graph_run import make_runner
+    from holdfast.authoring.classes.members import read_members
+
     location = find_class_location(cls)
     subject = f"workflow {workflow_name!r} ({location.file}:{location.line})"
     key = queue.key if isinstance(queue, Queue) else None

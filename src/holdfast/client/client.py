@@ -8,7 +8,6 @@ It imports none of the user's code.
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
@@ -27,6 +26,7 @@ from holdfast.client.delivery import Delivery
 from holdfast.client.handle import Handle
 from holdfast.client.http.server_endpoint import is_server_url
 from holdfast.client.listener import check_handler, check_listen_options, listen, serve
+from holdfast.client.loop_thread import SyncLoop
 from holdfast.client.resources import (
     ClientAddresses,
     ClientKeys,
@@ -52,7 +52,7 @@ from holdfast.stores.contract import DEFAULT_NAMESPACE, RunFilter, Store
 from holdfast.stores.operations import StartRun
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.urls import create_store, redact_url, resolve_store_url, split_namespace, with_namespace
-from holdfast.sync_methods import run_sync, sync_iterator, sync_method
+from holdfast.sync_methods import sync_iterator, sync_method
 
 if TYPE_CHECKING:
     from holdfast.client.http.listener import HttpListener
@@ -62,6 +62,11 @@ T = TypeVar("T")
 
 def _get_run_id(handle: Handle[Any]) -> str:
     return handle.run_id
+
+
+async def _disconnect(*connections: LoopConnections) -> None:
+    for one in connections:
+        await one.close()
 
 
 class Client(RunOperations, AdminOperations):
@@ -144,6 +149,7 @@ class Client(RunOperations, AdminOperations):
         database_url, namespace = split_namespace(connections.url)
         self._default_connections = connections.for_url(with_namespace(database_url, DEFAULT_NAMESPACE))
         """Connections to the default namespace of the same database, which holds the API keys."""
+        self._sync_loop = SyncLoop(partial(_disconnect, connections, self._default_connections))
         self.memory = ClientMemory(connections, self._run_sync, max_value)
         self.schedules = ClientSchedules(connections, self._run_sync)
         self.queues = ClientQueues(connections, self._run_sync)
@@ -210,8 +216,7 @@ class Client(RunOperations, AdminOperations):
 
     async def close(self) -> None:
         """Disconnect. The client connects again if it is used again."""
-        await self.connections.close()
-        await self._default_connections.close()
+        await _disconnect(self.connections, self._default_connections)
 
     # Starting runs
 
@@ -472,32 +477,23 @@ class Client(RunOperations, AdminOperations):
     disabled_workflows_sync = sync_method(AdminOperations.disabled_workflows)
     audit_sync = sync_method(AdminOperations.audit)
 
-    def _iterate_sync(self, events: AsyncGenerator[T]) -> Iterator[T]:
-        """Read events to their end in an event loop of its own, and disconnect."""
+    def close_sync(self) -> None:
+        """Disconnect what the ``..._sync`` methods use, which otherwise stays open as long as the client."""
+        self._sync_loop.close()
 
+    def _iterate_sync(self, events: AsyncGenerator[T]) -> Iterator[T]:
         async def read_next() -> T | None:
             return await anext(events, None)
 
-        with asyncio.Runner() as runner:
-            try:
-                while (event := runner.run(read_next())) is not None:
-                    yield event
-            finally:
-                runner.run(self.close())
+        try:
+            while (event := self._sync_loop.run(read_next())) is not None:
+                yield event
+        finally:
+            self._sync_loop.submit(events.aclose())
 
     def _run_sync(self, coroutine: Coroutine[Any, Any, T], /) -> T:
-        """Run a call to its end in an event loop of its own, and disconnect."""
-
-        async def once() -> T:
-            try:
-                return await coroutine
-            finally:
-                await self.close()
-
-        try:
-            return run_sync(once())
-        finally:
-            coroutine.close()  # it was never begun if an event loop is running here
+        __tracebackhide__ = True
+        return self._sync_loop.run(coroutine)
 
 
 Client.__new__.__wrapped__ = Client.__init__  # pyright: ignore[reportFunctionMemberAccess]  # what help() shows

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.admission.durations import Duration
 from holdfast.admission.usage import Budget, Usage
 from holdfast.client.run_operations import RunOperations
-from holdfast.reports.conversations import ConversationMessage
-from holdfast.reports.events import Event
-from holdfast.reports.plans import Plan
-from holdfast.reports.run_info import RunInfo
-from holdfast.reports.run_tree import RunTree
-from holdfast.reports.types import RunReport
-from holdfast.services.approvals import ApprovalInfo
+
+if TYPE_CHECKING:
+    from holdfast.reports.conversations import ConversationMessage
+    from holdfast.reports.events import Event
+    from holdfast.reports.plans import Plan
+    from holdfast.reports.run_info import RunInfo
+    from holdfast.reports.run_tree import RunTree
+    from holdfast.reports.types import RunReport
+    from holdfast.services.approvals import ApprovalInfo
 
 R = TypeVar("R")
 

@@ -2,6 +2,9 @@
 
 ``Client`` inherits these methods, and ``Handle`` calls them with its run's id. Here they work on a store;
 ``http.runs`` overrides each of them with a request to a Holdfast server.
+
+What a method needs is imported when it is called: every process with a workflow has handles, and hardly any of them
+builds reports.
 """
 
 from __future__ import annotations
@@ -13,25 +16,23 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from holdfast.admission.durations import Duration, timeout_to_seconds
 from holdfast.admission.usage import Budget, Usage
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES
+from holdfast.codec.run_ids import NOT_GIVEN
 from holdfast.reports.agent_result import decode_plain_result
-from holdfast.reports.budgets import BudgetInfo, read_budget
-from holdfast.reports.conversations import ConversationMessage, read_conversation
-from holdfast.reports.events import Event, read_events
-from holdfast.reports.plans import Plan, read_plan
-from holdfast.reports.report_reader import check_limit, read_report
-from holdfast.reports.run_info import RunInfo, read_run_info
-from holdfast.reports.run_tree import RunTree, read_run_tree
-from holdfast.reports.types import RunReport
-from holdfast.services import approvals, run_control
-from holdfast.services.approvals import ApprovalInfo
-from holdfast.services.forks import NOT_GIVEN
-from holdfast.services.journal_files import Journal, export_run
+from holdfast.services import run_control
 from holdfast.services.run_outcome import get_result
-from holdfast.services.settlement import settle_step
 from holdfast.services.store_provider import StoreProvider
 
 if TYPE_CHECKING:
     from holdfast.client.handle import Handle
+    from holdfast.reports.budgets import BudgetInfo
+    from holdfast.reports.conversations import ConversationMessage
+    from holdfast.reports.events import Event
+    from holdfast.reports.plans import Plan
+    from holdfast.reports.run_info import RunInfo
+    from holdfast.reports.run_tree import RunTree
+    from holdfast.reports.types import RunReport
+    from holdfast.services.approvals import ApprovalInfo
+    from holdfast.services.journal_files import Journal
 
 R = TypeVar("R")
 
@@ -88,10 +89,14 @@ class RunOperations:
 
     async def get(self, run_id: str) -> RunInfo:
         """The current state of a run."""
+        from holdfast.reports.run_info import read_run_info
+
         return await read_run_info(self._provider, run_id)
 
     def events(self, run_id: str, after: str | None = None, *, follow: bool = True) -> AsyncGenerator[Event]:
         """The events of a run, from its beginning or after the offset ``after``: see ``Handle.events``."""
+        from holdfast.reports.events import read_events
+
         return read_events(self._provider, run_id, after, follow=follow)
 
     async def describe(
@@ -108,20 +113,28 @@ class RunOperations:
             limit: maximum number of records (`has_more` says whether there are others); `None`: all of them.
             full: include large values. By default, only their beginning is included, and `is_truncated` is set.
         """
+        from holdfast.reports.report_reader import check_limit, read_report
+
         check_limit(limit)
         store = await self._provider.store()
         return await read_report(store, run_id, -1 if after is None else after, limit, brief=not full)
 
     async def conversation(self, run_id: str) -> list[ConversationMessage]:
         """The conversation of an agent's run so far; empty for other runs."""
+        from holdfast.reports.conversations import read_conversation
+
         return await read_conversation(await self._provider.store(), run_id)
 
     async def tree(self, run_id: str) -> RunTree:
         """The tree of runs that a run belongs to, from its topmost ancestor down, at most 500 of them."""
+        from holdfast.reports.run_tree import read_run_tree
+
         return await read_run_tree(await self._provider.store(), run_id)
 
     async def plan(self, run_id: str) -> Plan:
         """The plan of an agent's run and its progress; empty until the agent has written one."""
+        from holdfast.reports.plans import read_plan
+
         return await read_plan(await self._provider.store(), run_id)
 
     async def usage(self, run_id: str) -> Usage:
@@ -134,6 +147,8 @@ class RunOperations:
 
     async def budget(self, run_id: str) -> BudgetInfo:
         """What a run may use and has used, with the budgets above it and the runs that it started."""
+        from holdfast.reports.budgets import read_budget
+
         return await read_budget(await self._provider.store(), run_id)
 
     async def set_budget(self, run_id: str, budget: Budget) -> None:
@@ -142,6 +157,8 @@ class RunOperations:
 
     async def export(self, run_id: str) -> Journal:
         """A run as it is now, with its whole journal, to ``replay`` it or to save it to a file."""
+        from holdfast.services.journal_files import export_run
+
         return await export_run(await self._provider.store(), run_id)
 
     async def signal(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
@@ -192,6 +209,8 @@ class RunOperations:
         Raises ``SettleRefused`` if the step's outcome is known, if something else ended the run, if the run has not
         ended, and if another ``once`` step that the run has reached since then would run a second time.
         """
+        from holdfast.services.settlement import settle_step
+
         store = await self._provider.store()
         await settle_step(store, run_id, step, output=output, happened=happened, by=by, max_value=self.max_value)
 
@@ -213,13 +232,17 @@ class RunOperations:
             all: include closed approvals.
             limit: maximum number of results.
         """
+        from holdfast.services import approvals
+
         return await approvals.list_approvals(
             self._provider, run_id, workflow=workflow, assignee=assignee, all=all, limit=limit
         )
 
     async def approval(self, id: str) -> ApprovalInfo:
         """One approval; an unambiguous beginning of its id is enough. Raises ``UnknownApproval``."""
-        return ApprovalInfo.from_row(await approvals.find_approval(self._provider, id))
+        from holdfast.services.approvals import ApprovalInfo, find_approval
+
+        return ApprovalInfo.from_row(await find_approval(self._provider, id))
 
     async def approve(
         self,
@@ -244,6 +267,8 @@ class RunOperations:
         Raises ``InputError`` if the answer does not fit (the approval stays open), ``ApprovalClosed`` if it was
         already answered or no run waits for it, and ``UnknownApproval``.
         """
+        from holdfast.services import approvals
+
         return await approvals.approve(
             self._provider, id, value, arguments=arguments, by=by, reason=reason, run_id=run_id,
             max_value=self.max_value,
@@ -251,4 +276,6 @@ class RunOperations:
 
     async def deny(self, id: str, *, by: str | None = None, reason: str = "", run_id: str | None = None) -> bool:
         """Answer an approval with no. Arguments and errors as for ``approve``."""
+        from holdfast.services import approvals
+
         return await approvals.deny(self._provider, id, by=by, reason=reason, run_id=run_id, max_value=self.max_value)

@@ -9,9 +9,7 @@ delivery raises ``DeliveryLost``, which ends the block.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import CancelledError
 from datetime import datetime
 from functools import wraps
 from types import TracebackType
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from holdfast.client.delivery import Delivery
 from holdfast.client.delivery_steps import DeliveryStep, RecordedStep, UnfinishedStep, UsageSource, is_async
 from holdfast.client.listener import check_ended
+from holdfast.client.loop_thread import LoopThread
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,41 +26,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class LoopThread:
-    """An event loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-listener", daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there, and wait for its result. If this thread is interrupted, the coroutine is cancelled."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except CancelledError:
-            raise
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Cancel everything that runs there, and end the thread."""
-        self.run(_cancel_other_tasks())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
-
-
-async def _cancel_other_tasks() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 def listen_sync(
@@ -81,7 +45,7 @@ def listen_sync(
     async def create() -> HttpListener:
         return create_listener()
 
-    thread = LoopThread()
+    thread = LoopThread("holdfast-listener")
     try:
         listener = thread.run(create())
         try:

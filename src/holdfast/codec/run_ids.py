@@ -19,7 +19,8 @@ from holdfast.codec.tags import TAGGED_TYPES
 from holdfast.errors import InputError
 
 MAX_ID_LENGTH = 200
-NOT_GIVEN = object()
+NOT_GIVEN: Any = object()
+"""The default where ``None`` is a possible value."""
 _LABEL, _EXAMPLE = "The id template ", "etl-{customer}"
 _COLLECTION_TYPES = (dict, list, tuple, set, frozenset)
 

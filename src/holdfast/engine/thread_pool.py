@@ -18,6 +18,7 @@ class StepThreadPool:
     def __init__(self, max_threads: int) -> None:
         self._pool = ThreadPoolExecutor(max_threads, thread_name_prefix="holdfast-step")
         self._free_slots = asyncio.Semaphore(max_threads)
+        self._was_used = False
 
     async def reserve(self) -> None:
         """Wait until a thread is free, and reserve it for the ``run`` that must follow at once."""
@@ -37,13 +38,17 @@ class StepThreadPool:
             except RuntimeError:
                 pass  # the loop has closed meanwhile: no more threads are reserved
 
+        self._was_used = True
         done = self._pool.submit(call)
         done.add_done_callback(give_back)
         return await asyncio.wrap_future(done)
 
     async def join(self) -> None:
         """Wait until no step is running in a thread, and start no more."""
-        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+        if self._was_used:
+            await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+        else:
+            self._pool.shutdown()
 
     def stop(self) -> None:
         """Start nothing more; running calls continue."""

@@ -17,6 +17,7 @@ from typing import Any
 from holdfast.admission.usage import BUDGET_SIGNAL
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, validate_size
 from holdfast.codec.run_ids import MAX_ID_LENGTH
+from holdfast.codec.run_ids import NOT_GIVEN as NOT_GIVEN
 from holdfast.core.records import Record, RecordKind
 from holdfast.core.seeded_random import SEED_BYTES, make_fork_seed
 from holdfast.errors import RunConflict, UsageError
@@ -27,9 +28,6 @@ from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.operations import ForkRun, NewRun, Op, OpStatus, Run, SendSignal, StartResult
 from holdfast.stores.rules import count_refused_calls
 from holdfast.stores.run_errors import make_disabled_error
-
-NOT_GIVEN = object()
-"""The default of an output, because ``None`` is a possible output."""
 
 
 async def fork_run(

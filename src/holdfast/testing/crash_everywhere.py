@@ -22,9 +22,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.authoring.registry import get_definition
@@ -69,6 +69,23 @@ class CrashCheckSettings:
     after_each: list[AfterEach] = field(default_factory=list[AfterEach])
 
 
+class Difference(NamedTuple):
+    """A difference between a run of a trial and the reference."""
+
+    violation: Violation
+    observed: ObservedRun
+
+
+class Comparison(NamedTuple):
+    """A trial next to the reference. It keeps as little of the trial as possible, because there are many of them."""
+
+    schedule: tuple[CrashPoint, ...]
+    is_control: bool
+    command_difference: Difference | None
+    journals_to_replay: list[ObservedRun]
+    result_difference: Difference | None
+
+
 class FreshRunner(NamedTuple):
     """A runner with an empty store, and its world."""
 
@@ -102,7 +119,7 @@ class CrashCheck:
 
     def __init__(
         self,
-        make_runner: Callable[[], FreshRunner],
+        make_runner: Callable[[bool], FreshRunner],
         settings: CrashCheckSettings,
         workflow: Workflow[..., Any],
         args: tuple[Any, ...],
@@ -114,7 +131,9 @@ class CrashCheck:
         self._args = args
         self._kwargs = kwargs
         self._cause_finder = CauseFinder(workflow.definition.function)
-        self._replay_counts: Counter[Hashable] = Counter()
+        self._kept_counts: Counter[int] = Counter()
+        """How many journals with a content are kept to be replayed, by the hash of the content."""
+        self._replay_counts: Counter[int] = Counter()
 
     async def check(self) -> CrashReport:
         """Try everything; raises ``CrashSafetyError`` at the first schedule that breaks a rule."""
@@ -126,24 +145,28 @@ class CrashCheck:
         self._raise_first_violation(reference, crash_rules.find_forbidden_code)
         points = [tuple(only)] if only is not None else [(point,) for point in _list_crash_points(reference)]
         # Single crashes first, in the order of the run's events, so that the first schedule to fail is the shortest. A
-        # difference from the reference comes later: it may need no crash, and is then reported as such.
-        trials = [reference]
+        # difference from the reference is reported later: it may need no crash, and is then reported as such. Code runs
+        # again only then, too: what it remembers of a replay must not show in a trial.
+        comparisons: list[Comparison] = []
+        is_complete = True
         for schedule in points:
-            trials.append(trial := await self._run_trial(schedule))
+            trial = await self._run_trial(schedule)
             self._raise_first_violation(trial, *_SINGLE_RUN_RULES)
+            is_complete = trial.is_complete
+            comparisons.append(self._compare(reference, trial))
         self._raise_first_violation(reference, self._find_replay_difference)
         control = replace(await self._run_trial(()), is_control=True)
-        for trial in [control, *trials[1:]]:
-            self._compare_with_reference(reference, trial)
+        for comparison in [self._compare(reference, control), *comparisons]:
+            self._raise_difference(comparison)
         doubles = [] if only is not None else _choose_pairs([point for (point,) in points], self._settings.max_pairs)
         complete_count = 0
         for schedule in doubles:
             trial = await self._run_trial(schedule)
             complete_count += trial.is_complete
             self._raise_first_violation(trial, *_SINGLE_RUN_RULES)
-            self._compare_with_reference(reference, trial)
+            self._raise_difference(self._compare(reference, trial))
         processes = await self._replay_in_subprocesses(reference)
-        if only is not None and not trials[-1].is_complete:
+        if only is not None and not is_complete:
             raise UsageError(
                 f"the schedule {_format_schedule(only)!r} breaks nothing: the run never reached all of it. Its points "
                 f"are: {_format_schedule(_list_crash_points(reference))}"
@@ -153,7 +176,8 @@ class CrashCheck:
     # Trials
 
     async def _run_trial(self, schedule: Sequence[CrashPoint]) -> Trial:
-        runner, world = self._make_runner()
+        is_result_seen = not schedule or bool(self._settings.after_each)
+        runner, world = self._make_runner(is_result_seen)
         world.crash_points, world.later_crash_points = list(schedule[:1]), deque(schedule[1:])
         await _call_each(self._settings.before_each)
         shuffle_heap(len(schedule))
@@ -197,33 +221,47 @@ class CrashCheck:
         for rule in checks:
             for seen in trial.started_runs:
                 if (violation := rule(seen)) is not None:
-                    self._raise_violation(violation, trial, seen)
+                    self._raise_violation(violation, seen, trial.schedule)
 
-    def _compare_with_reference(self, reference: Trial, trial: Trial) -> None:
-        __tracebackhide__ = True
+    def _compare(self, reference: Trial, trial: Trial) -> Comparison:
+        """Everything about a trial that can be compared without running code, and the journals to replay."""
+        command_difference = None
         for seen in trial.started_runs:
             before = reference.runs.get(seen.trace.run_id)
-            if before is not None and before.trace.traced_executions:
+            if command_difference is None and before is not None and before.trace.traced_executions:
                 violation = crash_rules.find_command_difference(before, seen, is_control=trial.is_control)
-                if violation is not None:
-                    self._raise_violation(violation, trial, seen)
-        self._raise_first_violation(trial, self._find_replay_difference)
-        if (
-            self._settings.compare_results
-            and (found := crash_rules.find_result_difference(reference, trial)) is not None
-        ):
-            self._raise_violation(found[0], trial, found[1])
+                command_difference = None if violation is None else Difference(violation, seen)
+        result_difference = None
+        if self._settings.compare_results:
+            found = crash_rules.find_result_difference(reference, trial)
+            result_difference = None if found is None else Difference(*found)
+        journals = [seen for seen in trial.started_runs if self._is_worth_replaying(seen)]
+        return Comparison(trial.schedule, trial.is_control, command_difference, journals, result_difference)
+
+    def _is_worth_replaying(self, observed: ObservedRun) -> bool:
+        content = hash(observed.content)
+        self._kept_counts[content] += 1
+        return self._kept_counts[content] <= MAX_REPLAYS_PER_JOURNAL
+
+    def _raise_difference(self, comparison: Comparison) -> None:
+        __tracebackhide__ = True
+        schedule, is_control, command_difference, journals, result_difference = comparison
+        if command_difference is not None:
+            self._raise_violation(*command_difference, schedule, is_control=is_control)
+        for seen in journals:
+            if (violation := self._find_replay_difference(seen)) is not None:
+                self._raise_violation(violation, seen, schedule, is_control=is_control)
+        if result_difference is not None:
+            self._raise_violation(*result_difference, schedule, is_control=is_control)
 
     def _find_replay_difference(self, observed: ObservedRun) -> Violation | None:
         """Replay the journal of a finished trial from the beginning."""
-        journal = observed.journal
-        records = map(crash_rules.get_visible_fields, journal.records)
-        content = (journal.run.id, *records, journal.run.output, journal.run.error)
+        content = hash(observed.content)
         self._replay_counts[content] += 1
         if self._replay_counts[content] > MAX_REPLAYS_PER_JOURNAL:
             return None
         shuffle_heap(self._replay_counts[content])
-        now = replay(journal)
+        now = replay(observed.journal)
         return crash_rules.find_replay_difference(
             observed, now.commands, now.output_bytes, str(now.replay_error or ""), now.difference
         )
@@ -239,16 +277,23 @@ class CrashCheck:
                     seen, now.issued, now.output, now.replay_error, now.difference
                 )
                 if violation is not None:
-                    self._raise_violation(replace(violation, other_process=process.description), reference, seen)
+                    self._raise_violation(replace(violation, other_process=process.description), seen, ())
         return len(processes)
 
-    def _raise_violation(self, violation: Violation, trial: Trial, observed: ObservedRun) -> None:
+    def _raise_violation(
+        self,
+        violation: Violation,
+        observed: ObservedRun,
+        schedule: tuple[CrashPoint, ...],
+        *,
+        is_control: bool = False,
+    ) -> None:
         __tracebackhide__ = True
-        violation = replace(violation, is_without_crash=trial.is_control)
+        violation = replace(violation, is_without_crash=is_control)
         causes = self._cause_finder.explain(violation, observed.journal)
         named = [f"{name}={value!r}" for name, value in self._kwargs.items()]
         call = ", ".join([self._workflow.definition.function.__name__, *map(repr, self._args), *named])
-        raise CrashSafetyError.from_violation(self._workflow.name, call, violation, trial.schedule, causes)
+        raise CrashSafetyError.from_violation(self._workflow.name, call, violation, schedule, causes)
 
 
 _SINGLE_RUN_RULES = (
@@ -287,11 +332,13 @@ def _choose_pairs(points: Sequence[CrashPoint], max_pairs: int) -> list[tuple[Cr
     """Pairs of crashes: first the same point twice and neighboring points, then an even sample of all others."""
     # A record is written once, so a process cannot crash twice after the same one.
     first = [(point, point) for point in points if point.phase != "after"] + list(pairwise(points))
-    others = [(point, points[at]) for i, point in enumerate(points) for at in range(i + 2, len(points))]
     chosen = first[:: max(1, len(first) // max(1, max_pairs))][:max_pairs]
     missing_count = max_pairs - len(chosen)
-    if missing_count > 0 and others:
-        chosen += others[:: max(1, len(others) // missing_count)][:missing_count]
+    if missing_count > 0:
+        others = ((point, points[at]) for i, point in enumerate(points) for at in range(i + 2, len(points)))
+        others_count = (len(points) - 1) * (len(points) - 2) // 2
+        step = max(1, others_count // missing_count)
+        chosen += islice(others, 0, step * missing_count, step)
     return chosen
 
 

@@ -45,6 +45,12 @@ class ObservedRun:
         return self.trace.traced_executions[-1]
 
     @property
+    def content(self) -> tuple[Any, ...]:
+        """Everything in the journal that a replay depends on, and how it must end."""
+        run = self.journal.run
+        return run.id, *map(get_visible_fields, self.journal.records), run.output, run.error
+
+    @property
     def run_suffix(self) -> str:
         """Names the run in a message; empty for the run that the test started."""
         return f" of run {self.trace.run_id!r}" if self.trace.parent else ""

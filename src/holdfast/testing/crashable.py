@@ -111,6 +111,7 @@ class _CrashableObject:
                 await self._process_state.die()
             return await method(*args, **kwargs)
 
+        setattr(self, name, call)  # for the next time
         return call
 
 
@@ -150,17 +151,18 @@ class CrashableStore(_CrashableObject):
         """Commit the operations, or only those up to the one where the process crashes."""
         if self._process_state.is_dead:
             await self._process_state.die()
-        for at, op in enumerate(ops):
-            if self._should_crash_before(op):
-                await self._commit(ops[:at])
-                await self._process_state.die()
-            if self._should_crash_after(op):
-                await self._commit(ops[: at + 1])
-                await self._process_state.die()
-        return await self._commit(ops)
+        events = [get_event(op) for op in ops]
+        if self._observer.world.crash_points:
+            for at, (op, event) in enumerate(zip(ops, events, strict=True)):
+                if self._should_crash_before(op, event):
+                    await self._commit(ops[:at], events[:at])
+                    await self._process_state.die()
+                if self._should_crash_after(op, event):
+                    await self._commit(ops[: at + 1], events[: at + 1])
+                    await self._process_state.die()
+        return await self._commit(ops, events)
 
-    def _should_crash_before(self, op: Op) -> bool:
-        event = get_event(op)
+    def _should_crash_before(self, op: Op, event: RunEvent | None) -> bool:
         if isinstance(op, StartRun | AwaitRun) and op.link is not None:
             # Starting a child, or beginning to wait for it, is also a point of the parent.
             name = op.run.workflow if isinstance(op, StartRun) else ""
@@ -172,15 +174,13 @@ class CrashableStore(_CrashableObject):
         phase = "during" if event.kind in EXECUTED_KINDS else "before"
         return self._observer.should_crash(phase, _get_run_key(op), event, _get_new_run(op))
 
-    def _should_crash_after(self, op: Op) -> bool:
-        event = get_event(op)
+    def _should_crash_after(self, op: Op, event: RunEvent | None) -> bool:
         return event is not None and self._observer.should_crash("after", _get_run_key(op), event, _get_new_run(op))
 
-    async def _commit(self, ops: Sequence[Op]) -> list[OpResult]:
+    async def _commit(self, ops: Sequence[Op], events: Sequence[RunEvent | None]) -> list[OpResult]:
         answers = await self._inner.commit(ops)
         reactions: list[Op | None] = []
-        for op, answer in zip(ops, answers, strict=True):
-            event = get_event(op)
+        for op, event, answer in zip(ops, events, answers, strict=True):
             if event is None:
                 continue
             if isinstance(answer, StartResult):

@@ -27,6 +27,13 @@ _STEP_KINDS = (RecordKind.STEP, RecordKind.COMPENSATION)
 _CHILD_KINDS = (RecordKind.CHILD, RecordKind.START)
 
 
+def build_short_result(run: Run, *, has_crashed: bool) -> RunResult:
+    """A result without what the run did, for a caller who only needs to know whether it has ended."""
+    return RunResult(
+        run.id, run.workflow, run.state.value, has_crashed, None, None, run.waits_for, Steps([], {}), Children({})
+    )
+
+
 async def build_run_result(world: World, run: Run, *, has_crashed: bool, ancestors: Collection[str] = ()) -> RunResult:
     """The result of a run and its children. ``ancestors``: the runs whose children are being built."""
     definition = get_definition(run.workflow, run.version)

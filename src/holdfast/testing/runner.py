@@ -40,7 +40,7 @@ from holdfast.testing.crash_everywhere import (
 )
 from holdfast.testing.crash_points import parse_schedule
 from holdfast.testing.mocks import MISSING
-from holdfast.testing.result_builder import build_run_result
+from holdfast.testing.result_builder import build_run_result, build_short_result
 from holdfast.testing.results import Children, RunResult, Steps
 from holdfast.testing.runner_setup import RunnerSetup
 from holdfast.testing.simulated_process import DEFAULT_ACTOR, SimulatedProcess, World
@@ -82,6 +82,8 @@ class Runner(RunnerSetup):
         self._settings = CrashCheckSettings(max_pairs, replay_processes, compare_results, schedule)
         self._is_trial = False
         """In a trial, an unreached crash point is not an error: code may take another path after the first crash."""
+        self._has_full_results = True
+        """Whether results show what the run did: in most trials, nothing looks at that."""
 
     @property
     def clock(self) -> VirtualClock:
@@ -337,10 +339,11 @@ class Runner(RunnerSetup):
         known = ", ".join(f"{number} ({name})" for name, number in numbers.items())
         raise UsageError(f"fork: workflow {run.workflow!r} has no step {at}; its steps are: {known}")
 
-    def _make_trial_runner(self) -> FreshRunner:
+    def _make_trial_runner(self, has_full_results: bool) -> FreshRunner:
         """A runner with the mocks and answers of this one, and an empty store."""
         runner = Runner(model=self._world.model)
         runner._is_trial = True
+        runner._has_full_results = has_full_results
         runner._world.mocks, runner._world.signal_answers = self._world.mocks, self._world.signal_answers
         runner._world.approval_answers = self._world.approval_answers
         runner._world.cancel_points = list(self._world.cancel_points)
@@ -375,7 +378,10 @@ class Runner(RunnerSetup):
         return run
 
     async def _build_result(self, run_id: str, *, has_crashed: bool) -> RunResult:
-        return await build_run_result(self._world, await self._read_run(run_id), has_crashed=has_crashed)
+        run = await self._read_run(run_id)
+        if not self._has_full_results or (self._is_trial and has_crashed):
+            return build_short_result(run, has_crashed=has_crashed)
+        return await build_run_result(self._world, run, has_crashed=has_crashed)
 
     # For tests without an event loop
 

@@ -34,6 +34,7 @@ from holdfast.stores.operations import CancelRun, NewRun, Op, Run, SendSignal
 from holdfast.testing.crash_points import CrashPoint, EventLocation, Phase, RunEvent
 from holdfast.testing.crashable import CrashableAwaitable, CrashableStore, ProcessState, get_event_kind
 from holdfast.testing.mocks import Mock
+from holdfast.testing.shared_heartbeat import SharedThreadHeartbeat
 from holdfast.testing.traced_execution import TracedExecution
 from holdfast.testing.virtual_clock import VirtualClock
 
@@ -71,8 +72,8 @@ class RunTrace:
         self.execution_counts: Counter[int] = Counter()
         """How often the step at a position was started."""
         self.steps: dict[int, StepDefinition] = {}
-        self.events: list[RunEvent] = []
-        """The events that were written, in order."""
+        self.events: set[RunEvent] = set()
+        """The events that were written."""
         self.repeated_events: list[RunEvent] = []
         """Steps that were started although their outcome was recorded."""
         self.answer_counts: Counter[str] = Counter()
@@ -143,6 +144,7 @@ class SimulatedProcess:
             lease_s=UNLIMITED_LEASE_S,
             max_concurrency=100_000,
             clock=world.clock,
+            heartbeat_factory=SharedThreadHeartbeat,
             execution_factory=self._make_execution,
             step_interceptor=self._around_step,
             fire_schedules=False,  # a test starts what it wants to see
@@ -309,7 +311,7 @@ class SimulatedProcess:
     def on_event(self, key: int, event: RunEvent) -> Op | None:
         """Log an event that was written. Returns the cancel request that the test wants after it, if any."""
         trace = self.world.traces[self.world.run_ids[key]]
-        trace.events.append(event)
+        trace.events.add(event)
         self.world.event_log.append((trace, event))
         for point in self.world.cancel_points:
             if point.matches("after", self._locate_event(key, event, None)):

@@ -32,6 +32,7 @@ from holdfast.client.http.resources import (
 from holdfast.client.http.runs import HttpRuns, run_path
 from holdfast.client.http.server_endpoint import ServerEndpoint, make_namespace_error
 from holdfast.client.http.transport import TransientError, Transport
+from holdfast.client.loop_thread import SyncLoop
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption, validate_size
 from holdfast.errors import NotAllowed, RunConflict, UsageError
 from holdfast.reports.formatting import format_iso
@@ -106,6 +107,7 @@ class HttpClient(HttpRuns, HttpAdmin, Client):
         self.policies = HttpPolicies(transport, self._run_sync)
         self.keys = HttpKeys(transport, self._run_sync)
         self._listeners = HttpListenerRegistry(transport)
+        self._sync_loop = SyncLoop(transport.close)
 
     @override
     async def open(self, timeout: Duration | None = None) -> None:

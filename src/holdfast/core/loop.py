@@ -37,7 +37,7 @@ from asyncio import events, tasks
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import SimpleNamespace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from holdfast.core.forbidden_methods import find_unordered_caller, forbid_undefined_methods
 from holdfast.core.interruption import InterruptWindow, WorkflowBlocked
@@ -60,11 +60,20 @@ leaked_tasks: list[object] = []
 """Tasks that survived ``unwind``. Kept forever: collecting them would run their ``finally`` blocks somewhere else."""
 
 
+if sys.version_info >= (3, 12):
+    get_current_task = asyncio.current_task
+else:  # there, `asyncio.current_task` is written in Python, and takes ten times as long
+    get_current_task = cast("Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None]", tasks._current_tasks.get)  # type: ignore[attr-defined]
+"""The running task of a loop."""
+
+
 class RunFuture(asyncio.Future[T]):
     """A future whose hash does not depend on its address."""
 
+    __slots__ = ("number",)  # without slots, each future has a dictionary for the garbage collector to visit
+
     def __init__(self, loop: RunLoop) -> None:
-        self.number = loop.allocate_number()
+        self.number = loop.last_number = loop.last_number + 1
         super().__init__(loop=loop)
 
     def __hash__(self) -> int:
@@ -84,6 +93,8 @@ class RunFuture(asyncio.Future[T]):
 
 class RunTask(asyncio.Task[T]):
     """A task whose hash does not depend on its address, and that remembers its context."""
+
+    __slots__ = ("number", "origin", "run_context")
 
     def __init__(
         self,
@@ -143,16 +154,16 @@ class RunLoop(asyncio.AbstractEventLoop):
         self.cancellations: list[tuple[int, list[asyncio.Handle]]] = []
         """Futures cancelled by the running callback, by number, each with the callbacks that this made ready."""
         self._timer_heap: list[tuple[float, int]] = []
-        self._salt = zlib.crc32(run_id.encode()) << 16
-        self._last_number = 0
+        self.last_number = zlib.crc32(run_id.encode()) << 16
+        """The last number of a task or future: the same in every replay, and rarely that of a task of another run."""
         self._is_running = False
         self._refused_count = 0
         self._thread_id = get_ident()
 
     def allocate_number(self) -> int:
-        """A number for a task or future: the same in every replay, and rarely that of a task of another run."""
-        self._last_number += 1
-        return self._salt + self._last_number
+        """The number of a new task or future."""
+        self.last_number += 1
+        return self.last_number
 
     @property
     def is_logging_suppressed(self) -> bool:
@@ -225,7 +236,7 @@ class RunLoop(asyncio.AbstractEventLoop):
     def _enter(self) -> tuple[Any, Any, Any]:
         # Python 3.14 requires this order: leave the outer task, then swap loops; and the reverse on the way out.
         outer = events._get_running_loop()
-        task = tasks.current_task(outer) if outer is not None else None
+        task = get_current_task(outer) if outer is not None else None
         if task is not None:
             tasks._leave_task(outer, task)  # type: ignore[attr-defined]
         hooks = sys.get_asyncgen_hooks()

@@ -242,6 +242,11 @@ class Execution:
             self._revise_result()
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the workflow's code, or its compensation, has begun, has not ended, and waits for outcomes."""
+        return self.result is None and self._compensation_start is None and not self.loop.ready
+
+    @property
     def is_compensation_held(self) -> bool:
         """Whether the workflow's code has ended, and compensation waits for ``try_start_compensation``."""
         return self._compensation_start is not None

@@ -50,6 +50,11 @@ class StepDefinition:
     """How workflow code calls it, if not with one command."""
     call_outside_run: Callable[..., Coroutine[Any, Any, Any]] | None = None
     """What a call outside a run calls instead of the function."""
+    output_subject: str = field(init=False, default="")
+    """What error messages call its output."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output_subject", f"the output of step {self.name!r}")
 
 
 @dataclass(frozen=True, slots=True)

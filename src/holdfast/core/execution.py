@@ -166,7 +166,30 @@ class Execution:
         """Run the workflow for a slice; true when it is idle, has ended, or cannot continue (see ``fatal_error``)."""
         if self.fatal_error is not None:
             return True
-        idle = self.loop.turn()
+        return self._check_turn(self.loop.turn())
+
+    def replay(self, journal: deque[Record], max_records: int) -> bool:
+        """Deliver records from ``journal``, each followed by turns until idle.
+
+        Stops when there is no record left or the workflow's code has ended, which the caller has to handle. False: a
+        slice was done, and there is more. The loop is entered once for all of them.
+        """
+        loop = self.loop
+        outer = loop.enter()
+        try:
+            for _ in range(max_records):
+                if loop.ready and not self._check_turn(loop.drain()):
+                    return False
+                if self.fatal_error is not None or self.result is not None or self._compensation_start is not None:
+                    return True
+                if not journal:
+                    return True
+                self.deliver(journal.popleft())
+        finally:
+            loop.leave(outer)
+        return False
+
+    def _check_turn(self, idle: bool) -> bool:
         if self.loop.fatal_error is not None:
             self.fatal_error = self.loop.fatal_error
             return True
@@ -523,7 +546,11 @@ class Execution:
         assert future is not None
         if not record.ok:
             self._note_failure(record, command.call)
-        if (record.kind is _STEP or record.kind is _COMPENSATION) and command.call is not None:
+        if (
+            (record.kind is _STEP or record.kind is _COMPENSATION)
+            and command.call is not None
+            and command.call.is_noted
+        ):
             self._compensations.add_outcome(record, command.call)
         loop.call_inside(future.set_result, outcome)
 

@@ -178,12 +178,19 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def turn(self, max_callbacks: int = MAX_CALLBACKS_PER_TURN) -> bool:
         """Run what is ready, at most ``max_callbacks`` callbacks; true when nothing is left to run."""
-        ready = self.ready
-        if not ready:
+        if not self.ready:
             return True
-        outer = self._enter()
-        cancellations, window = self.cancellations, self.interrupt_window
+        outer = self.enter()
+        try:
+            return self.drain(max_callbacks)
+        finally:
+            self.leave(outer)
+
+    def drain(self, max_callbacks: int = MAX_CALLBACKS_PER_TURN) -> bool:
+        """Like ``turn``, on a loop that was entered."""
+        ready, cancellations, window = self.ready, self.cancellations, self.interrupt_window
         cancellations.clear()
+        self._is_running = True
         count = 0
         try:
             try:
@@ -208,7 +215,7 @@ class RunLoop(asyncio.AbstractEventLoop):
             pass  # between two callbacks: the interrupting thread has poisoned the run, so this turn was its last
         finally:
             handle = None  # an exception's traceback holds this frame, so the frame must not hold the exception's task
-            self._leave(outer)
+            self._is_running = False
             self.callback_count += count
         return not ready
 
@@ -233,7 +240,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         finally:
             self._is_running = False
 
-    def _enter(self) -> tuple[Any, Any, Any]:
+    def enter(self) -> tuple[Any, Any, Any]:
+        """Make this the running loop; returns what ``leave`` restores. Only code of the run may be called meanwhile."""
         # Python 3.14 requires this order: leave the outer task, then swap loops; and the reverse on the way out.
         outer = events._get_running_loop()
         task = get_current_task(outer) if outer is not None else None
@@ -242,12 +250,11 @@ class RunLoop(asyncio.AbstractEventLoop):
         hooks = sys.get_asyncgen_hooks()
         events._set_running_loop(self)
         sys.set_asyncgen_hooks(firstiter=self._on_first_iteration, finalizer=_never_finalize)
-        self._is_running = True
         return outer, task, hooks
 
-    def _leave(self, before: tuple[Any, Any, Any]) -> None:
+    def leave(self, before: tuple[Any, Any, Any]) -> None:
+        """Make the loop before this one the running one again."""
         outer, task, hooks = before
-        self._is_running = False
         sys.set_asyncgen_hooks(*hooks)
         events._set_running_loop(outer)
         if task is not None:
@@ -450,14 +457,16 @@ class RunLoop(asyncio.AbstractEventLoop):
             return
         self.is_closing = True
         leaked_count = 0
-        outer = self._enter()
+        outer = self.enter()
+        self._is_running = True
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
                 for task in reversed(list(self.live_tasks.values())):
                     leaked_count += not self._end_task(task)
         finally:
-            self._leave(outer)
+            self._is_running = False
+            self.leave(outer)
             self.ready.clear()
             self.timers.clear()
             self._timer_heap.clear()

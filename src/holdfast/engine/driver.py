@@ -46,7 +46,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.codec import encode_error
-from holdfast.core.commands import UNDECODED, Command
+from holdfast.core.commands import Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import PATCH_POSITION
 from holdfast.core.records import Record, RecordKind, Rewind, Signal
@@ -118,7 +118,8 @@ class Driver:
         self.live_event_positions: set[int] = set()
         """Positions that may have live events, which the record at the position deletes."""
         self._mailbox = Mailbox()
-        self._inbox: deque[tuple[Record, Any]] = deque()
+        self._inbox: deque[Record] = deque()
+        """Durable records that the workflow has not seen; in replay, the rest of the journal."""
         self.recorder = Recorder(self)
         self._timers = host.create_timers(self)
         self._pending_commands: list[Command] = []
@@ -166,7 +167,7 @@ class Driver:
         self.steps.earlier_attempts = dict(history.attempts)
         self._child_runs.links = dict(history.links)
         self.add_signals(history.signals)
-        self._inbox.extend((record, UNDECODED) for record in history.records)
+        self._inbox.extend(history.records)
         self.recorder.next_seq = history.records[-1].seq + 1 if history.records else 0
         self._timers.is_deadline_recorded = run.deadline is not None and any(
             r.kind is RecordKind.DEADLINE for r in history.records
@@ -222,6 +223,8 @@ class Driver:
 
     def _advance(self) -> bool:
         execution, inbox = self.execution, self._inbox
+        if self.phase is _REPLAYING and not execution.replay(inbox, REPLAY_BATCH_SIZE):
+            return False
         for _ in range(REPLAY_BATCH_SIZE):
             if not execution.turn():
                 return False
@@ -233,11 +236,10 @@ class Driver:
                 continue
             if not inbox:
                 return True
-            record, value = inbox.popleft()
             if execution.result is not None:
-                execution.deliver_after_end(record)
+                execution.deliver_after_end(inbox.popleft())
             else:
-                execution.deliver(record, value)
+                execution.deliver(inbox.popleft())
         return False
 
     def _start_compensation(self) -> bool:
@@ -245,8 +247,7 @@ class Driver:
         if self.phase is not _REPLAYING:
             self._cancel_withdrawn()  # cancelled steps that have no outcome yet will not get one
             self.steps.record_committed_outcomes()
-        upcoming = (record for record, _ in self._inbox)
-        return self.execution.try_start_compensation(upcoming, expected_positions=self.recorder.expected_positions)
+        return self.execution.try_start_compensation(self._inbox, expected_positions=self.recorder.expected_positions)
 
     def _record_patches(self) -> None:
         """Record what the code has decided, before any record that depends on it."""
@@ -342,7 +343,7 @@ class Driver:
         self._last_durable_seq = record.seq
         execution = self.execution
         if self._inbox or self._is_turning or self._is_mid_turn or not execution.is_waiting:
-            self._inbox.append((record, value))
+            self._inbox.append(record)
         else:
             execution.deliver(record, value)  # the workflow is idle
         self._pump()

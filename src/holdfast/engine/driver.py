@@ -40,7 +40,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -58,7 +57,7 @@ from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.park_operation import make_park_run
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.run_approvals import RunApprovals
-from holdfast.engine.run_outcome import RunOutcome, make_run_outcome
+from holdfast.engine.run_outcome import RunOutcome, make_ended_run, make_run_outcome
 from holdfast.engine.step_outcome import StepOutcome
 from holdfast.engine.steps_in_flight import StepsInFlight
 from holdfast.errors import HoldfastError, StoreUnavailable
@@ -541,7 +540,7 @@ class Driver:
         self._try_to_leave(Phase.ENDING)
         self.steps.cancel_all()
         at = self.host.clock.now()
-        ended = replace(self.run, **end._asdict(), finished_at=at, owner=None, rewind=rewind)
+        ended = make_ended_run(self.run, end, at, rewind)
         op = FinishRun(self.run.key, self.run.epoch, *end, at, rewind, respect_cancel)
         self.host.on_run_busy(self)
         on_answer = partial(

@@ -45,7 +45,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.codec import encode_error
-from holdfast.core.commands import Command
+from holdfast.core.commands import UNDECODED, Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import PATCH_POSITION
 from holdfast.core.records import Record, RecordKind, Rewind, Signal
@@ -192,20 +192,22 @@ class Driver:
 
     # Turning
 
-    def _pump(self) -> None:
-        """Deliver the records in the inbox, one by one, and process the workflow's commands."""
+    def _pump(self, record: Record | None = None, value: Any = UNDECODED) -> None:
+        """Deliver this record, and those in the inbox, one by one, and process the workflow's commands."""
         if self._is_turning or self.phase is _GONE:
             return
         try:
-            self._run_turn()
+            self._run_turn(record, value)
         except Exception as error:  # a bug in Holdfast: without this, the run would be stuck in memory
             log.exception("run %r could not be carried on", self.run.id)
             self.fail(error)
 
-    def _run_turn(self) -> None:
+    def _run_turn(self, record: Record | None, value: Any) -> None:
         self._is_turning = True
         self.host.set_turn(self.run.id)
         try:
+            if record is not None:
+                self.execution.deliver(record, value)
             idle = self._advance()
         finally:
             self._is_turning = False
@@ -343,9 +345,9 @@ class Driver:
         execution = self.execution
         if self._inbox or self._is_turning or self._is_mid_turn or not execution.is_waiting:
             self._inbox.append(record)
+            self._pump()
         else:
-            execution.deliver(record, value)  # the workflow is idle
-        self._pump()
+            self._pump(record, value)  # the workflow is idle
 
     def record_outcome(self, step: StartedStep, outcome: StepOutcome) -> None:
         """Record the outcome of a step, unless it must not be: the step was withdrawn, or the run is gone."""

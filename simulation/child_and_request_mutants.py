@@ -158,7 +158,8 @@ def cancel_recorded_twice() -> Iterator[None]:
 
     def init(self: Driver, host: Any, run: Any, definition: Any) -> None:
         real(self, host, run, definition)
-        self._is_cancel_requested, self._is_cancel_recorded = run.cancel_state is not CancelState.NONE, False
+        if run.cancel_state is not CancelState.NONE:
+            self._cancel_state = CancelState.REQUESTED
 
     with patch.object(Driver, "__init__", init):
         yield
@@ -167,17 +168,13 @@ def cancel_recorded_twice() -> Iterator[None]:
 @register_mutant("a finish that is refused for a cancel is made again without heeding it")
 def refused_finish_forced() -> Iterator[None]:
     """The caller was told that the cancel is accepted."""
-    real = Driver._on_finished
+    real = Driver._finish
 
-    def finished(self: Driver, ended: Any, answer: Any) -> None:
-        if answer is OpStatus.REFUSED:
-            from holdfast.engine.run_outcome import RunOutcome
+    def finish(self: Driver, end: Any, rewind: Any = None, *, respect_cancel: bool) -> None:
+        self._on_finish_refused = lambda: real(self, end, rewind, respect_cancel=False)  # type: ignore[method-assign]
+        real(self, end, rewind, respect_cancel=respect_cancel)
 
-            self._finish(RunOutcome(ended.state, ended.output, ended.error), ended.rewind, respect_cancel=False)
-        else:
-            real(self, ended, answer)
-
-    with patch.object(Driver, "_on_finished", finished):
+    with patch.object(Driver, "_finish", finish):
         yield
 
 

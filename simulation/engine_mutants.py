@@ -18,7 +18,7 @@ from holdfast.engine.journal_writer import JournalWriter
 from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.membership import Membership
 from holdfast.engine.poller import Poller
-from holdfast.engine.recorder import Recorder
+from holdfast.engine.recorder import Recorder, RecordWrite
 from holdfast.engine.step_run import StepRun
 from holdfast.engine.steps_in_flight import StepsInFlight
 from holdfast.engine.timers import ClockTimers
@@ -30,14 +30,16 @@ from simulation.process_store import ProcessClaims, ProcessStore, ProcessWorkers
 @register_mutant("a record is delivered before it is committed")
 def delivered_before_commit() -> Iterator[None]:
     """The workflow continues while the write is on its way."""
-    real = Recorder.submit
+    real = RecordWrite.__init__
 
-    def submit(self: Recorder, op: Any, then: Any = None, position: int | None = None) -> None:
-        real(self, op, None if isinstance(op, AppendRecord) else then, position)
-        if isinstance(op, AppendRecord):
-            self._driver.host.loop.call_soon(then)
+    def init(self: RecordWrite, driver: Driver, record: Any, value: Any) -> None:
+        real(self, driver, record, value)
+        driver.host.loop.call_soon(driver.on_recorded, record, value)
 
-    with patch.object(Recorder, "submit", submit):
+    with (
+        patch.object(RecordWrite, "__init__", init),
+        patch.object(RecordWrite, "_on_done", lambda self, _: self._driver.finish_turn()),
+    ):
         yield
 
 
@@ -80,12 +82,12 @@ def intent_not_awaited() -> Iterator[None]:
     """The intent is almost always there in time."""
     real = Recorder.submit
 
-    def submit(self: Recorder, op: Any, then: Any = None, position: int | None = None) -> None:
+    def submit(self: Recorder, op: Any, then: Any = None) -> None:
         if isinstance(op, SaveAttempt) and then is not None:
             real(self, op, None)
             then()
         else:
-            real(self, op, then, position)
+            real(self, op, then)
 
     with patch.object(Recorder, "submit", submit):
         yield
@@ -94,12 +96,12 @@ def intent_not_awaited() -> Iterator[None]:
 @register_mutant("the run's own lost fence goes unnoticed")
 def fence_ignored() -> Iterator[None]:
     """A worker that was fenced continues its steps."""
-    real = Recorder._on_committed
+    real = Driver.handle_answer
 
-    def committed(self: Recorder, then: Any, position: int | None, answer: Any) -> None:
-        real(self, then, position, OpStatus.DONE if answer is OpStatus.FENCED else answer)
+    def handle(self: Driver, on_done: Any, on_refused: Any, on_failed: Any, answer: Any) -> None:
+        real(self, on_done, on_refused, on_failed, OpStatus.DONE if answer is OpStatus.FENCED else answer)
 
-    with patch.object(Recorder, "_on_committed", committed):
+    with patch.object(Driver, "handle_answer", handle):
         yield
 
 
@@ -215,13 +217,7 @@ def history_read_before_claim() -> Iterator[None]:
 @register_mutant("steps in flight start again before timers that are due have fired")
 def steps_before_timers() -> Iterator[None]:
     """A paid call begins, only to be cancelled."""
-    real = Driver.start
-
-    def begin(self: Driver, history: Any) -> None:
-        self._is_resuming = False
-        real(self, history)
-
-    with patch.object(Driver, "start", begin):
+    with patch.object(Driver, "_record_what_is_due", lambda self: False):
         yield
 
 

@@ -35,6 +35,7 @@ class Call:
     def __init__(self, *, once: bool = False, undoable: bool = False) -> None:
         self.is_once = once
         self.has_compensation = undoable
+        self.is_noted = undoable or once
 
     def build_compensation(self, payload: bytes) -> tuple[str, Any]:
         return "undo", payload

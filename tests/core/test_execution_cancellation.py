@@ -24,6 +24,7 @@ class Call:
     def __init__(self, name: str, *, undoable: bool = True, once: bool = False, unfit: bool = False) -> None:
         self.name = name
         self.has_compensation = undoable
+        self.is_noted = undoable or once
         self.is_once = once
         self._unfit = unfit
 

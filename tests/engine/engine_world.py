@@ -15,6 +15,7 @@ from holdfast.authoring.runtime import Runtime
 from holdfast.client.handle import Handle
 from holdfast.core.records import Attempt, Record
 from holdfast.engine.clock import Clock
+from holdfast.engine.driver import Phase
 from holdfast.engine.journal_engine import JournalEngine
 from holdfast.errors import StoreError
 from holdfast.stores.contract import Store
@@ -185,7 +186,7 @@ class World:
                 task.cancel()
         engine.writer.stop()
         for driver in list(engine.held_runs.drivers.values()):
-            driver.is_closed = True
+            driver.phase = Phase.GONE
             driver.steps.cancel_all()
             driver.abandon()
         engine.thread_pool.stop()

@@ -158,7 +158,9 @@ async def test_between_two_steps(world: World):
     handle = await runtime.start(flow)
     await store.reached.wait()
     await cancel_from_outside(world, handle.run_id)
-    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+    await wait_until(
+        lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._cancel_state is CancelState.RECORDED
+    )
     store.release.set()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -312,7 +314,9 @@ async def test_while_it_is_being_replayed(world: World, monkeypatch: pytest.Monk
     again = flow.get_handle(second.store_provider, handle.run_id)
     await again.signal("go")
     await again.cancel()
-    await wait_until(lambda: second._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_requested)
+    await wait_until(
+        lambda: second._engine.held_runs.drivers_by_run_id[handle.run_id]._cancel_state is not CancelState.NONE
+    )
     monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 500)
     with pytest.raises(RunCancelled):
         await again.result()
@@ -363,7 +367,9 @@ async def test_a_once_step_whose_intent_is_on_its_way_is_not_begun(world: World)
     handle = await runtime.start(flow)
     await store.reached.wait()
     await cancel_from_outside(world, handle.run_id)
-    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+    await wait_until(
+        lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._cancel_state is CancelState.RECORDED
+    )
     driver = runtime._engine.held_runs.drivers_by_run_id[handle.run_id]
     store.release.set()
     await wait_until_ended(runtime, handle)
@@ -668,7 +674,9 @@ async def test_a_cancel_while_the_tasks_that_were_left_clean_up_undoes(world: Wo
     handle = await runtime.start(flow)
     await wait_until(lambda: "clean up" in log)
     await handle.cancel()
-    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+    await wait_until(
+        lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._cancel_state is CancelState.RECORDED
+    )
     gate.set()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -696,7 +704,9 @@ async def test_a_cancel_while_a_failed_run_is_being_undone_changes_nothing(world
     handle = await runtime.start(flow)
     await wait_until(lambda: log)
     assert await handle.cancel()
-    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+    await wait_until(
+        lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._cancel_state is CancelState.RECORDED
+    )
     gate.set()
     with pytest.raises(RunFailed, match="ValueError: no"):
         await handle.result()
@@ -746,7 +756,9 @@ async def test_a_cancel_after_the_deadline_does_not_cut_the_clean_up_short(world
     clock.advance(101)
     await wait_until(lambda: log)
     assert await handle.cancel()
-    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+    await wait_until(
+        lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._cancel_state is CancelState.RECORDED
+    )
     gate.set()
     with pytest.raises(RunFailed, match="RunTimedOut"):
         await handle.result()

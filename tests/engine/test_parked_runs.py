@@ -26,6 +26,7 @@ from shared_flows import define_waiting
 from holdfast import RunFailed, RunTimedOut, current_run, step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
 from holdfast.engine import idle_runs
+from holdfast.engine.driver import Phase
 from holdfast.stores.operations import AppendRecord, Op, ParkRun
 from waits import wait_until
 
@@ -136,7 +137,7 @@ async def test_a_short_sleep_stays_in_memory(world: World, clock: VirtualClock):
     for n in range(3):
         await wait_until(lambda n=n: driver.recorder.next_seq == n and driver in runtime._engine._idle_runs)
         runtime._engine._idle_runs.sweep(min_count=1)
-        assert not driver.is_parking
+        assert driver.phase is Phase.LIVE
         clock.advance(0.5)
     assert await handle.result() == "slept"
     assert (await read_run(runtime, handle)).epoch == 1

@@ -26,7 +26,7 @@ from holdfast import RetryRefused, RunCancelled, RunFailed, StepOutcomeUnknown, 
 from holdfast.core.records import RecordKind
 from holdfast.errors import CompensationFailed
 from holdfast.services.run_control import retry_run
-from holdfast.stores.operations import AppendRecord, CancelRun
+from holdfast.stores.operations import AppendRecord, CancelRun, CancelState
 from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -334,7 +334,9 @@ async def test_a_step_cancelled_in_flight_whose_outcome_was_recorded_all_the_sam
     if cut == "cancelled":
         outside = await world.open_store()
         await outside.commit([CancelRun(handle.run_id, outside.now())])
-        await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+        await wait_until(
+            lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._cancel_state is CancelState.RECORDED
+        )
     else:
         await wait_until(lambda: "buy a" in shop.log)
         await asyncio.sleep(0.01)

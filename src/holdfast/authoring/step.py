@@ -127,7 +127,7 @@ def read_outcome(execution: Execution, step: StepDefinition, outcome: Outcome) -
     payload = record.payload or b"null"
     try:
         if record.ok:
-            return step.output_codec.decode(payload, f"the output of step {step.name!r}")
+            return step.output_codec.decode(payload, step.output_subject)
         subject = f"step {step.name!r} (#{record.position + 1}) of run {execution.run_id!r}"
         error = decode_error(payload, [step.namespace], f"the error of {subject}")
     except UnreadableRecord as unreadable:

@@ -31,6 +31,8 @@ def preview_arguments(
     parameters: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object], max_bytes: int = 512
 ) -> str:
     """The arguments as ``customer='acme', 3, rows=[…12 items]``, in at most ``max_bytes`` bytes of UTF-8."""
+    if not args and not kwargs:
+        return ""
     parts: list[str] = []
     room = max_bytes
     for index, value in enumerate(args):

@@ -26,6 +26,7 @@ from holdfast.codec.tags import TAGGED_PREFIX, pack, unpack, untag
 from holdfast.codec.value_codec import ValueCodec
 from holdfast.errors import CodecError, InputError
 
+_POSITIONAL_OR_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
@@ -47,11 +48,12 @@ class InputsCodec:
             name: codec_for(hints.get(parameter.name, parameter.annotation))
             for name, parameter in self._parameters_by_name.items()
         }
+        self._required = frozenset(self._list_required())
+        is_simple = all(one.kind is _POSITIONAL_OR_KEYWORD for one in signature.parameters.values())
+        self._positional_names = tuple(signature.parameters) if is_simple else ()
+        """The parameters, if a call may pass all of them by position."""
         self.parameters: tuple[str, ...] = tuple(self._parameters_by_name)
         """The names under which inputs are stored; ``*args`` and ``**kwargs`` keep their stars."""
-        kinds = {parameter.kind for parameter in signature.parameters.values()}
-        self._is_positional = kinds <= {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-        """Whether all parameters can be given by position."""
 
     @cached_property
     def schema(self) -> str:
@@ -81,10 +83,9 @@ class InputsCodec:
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
         """The inputs of a call, as one JSON object."""
-        if self._is_positional and not kwargs and len(args) == len(self.parameters):
-            given = dict(zip(self.parameters, args, strict=True))  # the common case, without the cost of `bind`
-        else:
-            given = self._bind(args, kwargs).arguments
+        names = self._positional_names
+        is_bound = not kwargs and names and len(args) == len(names)  # `bind` takes longer than all the rest
+        given = dict(zip(names, args, strict=True)) if is_bound else self._bind(args, kwargs).arguments
         entries: list[tuple[str, bytes]] = []
         for name, parameter in self._parameters_by_name.items():
             if parameter.name in given:
@@ -127,7 +128,8 @@ class InputsCodec:
                 args.append(value)
             else:
                 kwargs[name] = value
-        self._bind(args, kwargs)
+        if not self._required <= entries.keys():
+            self._bind(args, kwargs)  # which says what is missing
         return tuple(args), kwargs
 
     def _decode_input(self, name: str, parameter: inspect.Parameter, entry: Any, tagged: bool) -> Any:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.failure_origin import FailureOrigin
-from holdfast.core.loop import RunFuture, RunLoop
+from holdfast.core.loop import RunFuture, RunLoop, get_current_task
 from holdfast.core.records import Record, RecordKind
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Command:
 
     __slots__ = ("call", "context", "future", "kind", "name", "position", "task")
 
-    def __init__(self, kind: RecordKind, position: int, name: str, call: Any, context: contextvars.Context) -> None:
+    def __init__(self, loop: RunLoop, kind: RecordKind, position: int, name: str, call: Any) -> None:
         self.kind = kind
         self.position = position
         self.name = name
@@ -38,10 +37,10 @@ class Command:
         """What the engine needs to execute it; opaque here."""
         # References that lead back to the command are kept only while it is open: otherwise only the garbage collector
         # would free it, with the arguments and the output of its step.
-        self.context: contextvars.Context | None = context
+        self.context: contextvars.Context | None = contextvars.copy_context()
         """The caller's context variables."""
         self.future: CommandFuture | None = None
-        self.task = asyncio.current_task()
+        self.task = get_current_task(loop)
         """The waiting task. If it were kept longer, an exception that no code has seen would never be reported."""
 
     def close(self) -> CommandFuture | None:
@@ -56,6 +55,8 @@ class Command:
 
 class CommandFuture(RunFuture[Outcome]):
     """The future of a command's outcome. Cancelling it withdraws the command at once, in the same turn."""
+
+    __slots__ = ("_command", "_execution")
 
     def __init__(self, loop: RunLoop, execution: Execution, command: Command) -> None:
         self._execution = execution

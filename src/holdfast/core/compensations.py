@@ -16,6 +16,11 @@ class CompensableCall(Protocol):
     """What the core needs of the call of a step."""
 
     @property
+    def is_noted(self) -> bool:
+        """Whether it is ``once``, or has a compensation: few steps are, and all are asked."""
+        ...
+
+    @property
     def is_once(self) -> bool:
         """Whether it must never run a second time."""
         ...

@@ -37,7 +37,7 @@ from asyncio import events, tasks
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import SimpleNamespace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from holdfast.core.forbidden_methods import find_unordered_caller, forbid_undefined_methods
 from holdfast.core.interruption import InterruptWindow, WorkflowBlocked
@@ -60,11 +60,20 @@ leaked_tasks: list[object] = []
 """Tasks that survived ``unwind``. Kept forever: collecting them would run their ``finally`` blocks somewhere else."""
 
 
+if sys.version_info >= (3, 12):
+    get_current_task = asyncio.current_task
+else:  # there, `asyncio.current_task` is written in Python, and takes ten times as long
+    get_current_task = cast("Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None]", tasks._current_tasks.get)  # type: ignore[attr-defined]
+"""The running task of a loop."""
+
+
 class RunFuture(asyncio.Future[T]):
     """A future whose hash does not depend on its address."""
 
+    __slots__ = ("number",)  # without slots, each future has a dictionary for the garbage collector to visit
+
     def __init__(self, loop: RunLoop) -> None:
-        self.number = loop.allocate_number()
+        self.number = loop.last_number = loop.last_number + 1
         super().__init__(loop=loop)
 
     def __hash__(self) -> int:
@@ -84,6 +93,8 @@ class RunFuture(asyncio.Future[T]):
 
 class RunTask(asyncio.Task[T]):
     """A task whose hash does not depend on its address, and that remembers its context."""
+
+    __slots__ = ("number", "origin", "run_context")
 
     def __init__(
         self,
@@ -143,16 +154,16 @@ class RunLoop(asyncio.AbstractEventLoop):
         self.cancellations: list[tuple[int, list[asyncio.Handle]]] = []
         """Futures cancelled by the running callback, by number, each with the callbacks that this made ready."""
         self._timer_heap: list[tuple[float, int]] = []
-        self._salt = zlib.crc32(run_id.encode()) << 16
-        self._last_number = 0
+        self.last_number = zlib.crc32(run_id.encode()) << 16
+        """The last number of a task or future: the same in every replay, and rarely that of a task of another run."""
         self._is_running = False
         self._refused_count = 0
         self._thread_id = get_ident()
 
     def allocate_number(self) -> int:
-        """A number for a task or future: the same in every replay, and rarely that of a task of another run."""
-        self._last_number += 1
-        return self._salt + self._last_number
+        """The number of a new task or future."""
+        self.last_number += 1
+        return self.last_number
 
     @property
     def is_logging_suppressed(self) -> bool:
@@ -167,12 +178,19 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def turn(self, max_callbacks: int = MAX_CALLBACKS_PER_TURN) -> bool:
         """Run what is ready, at most ``max_callbacks`` callbacks; true when nothing is left to run."""
-        ready = self.ready
-        if not ready:
+        if not self.ready:
             return True
-        outer = self._enter()
-        cancellations, window = self.cancellations, self.interrupt_window
+        outer = self.enter()
+        try:
+            return self.drain(max_callbacks)
+        finally:
+            self.leave(outer)
+
+    def drain(self, max_callbacks: int = MAX_CALLBACKS_PER_TURN) -> bool:
+        """Like ``turn``, on a loop that was entered."""
+        ready, cancellations, window = self.ready, self.cancellations, self.interrupt_window
         cancellations.clear()
+        self._is_running = True
         count = 0
         try:
             try:
@@ -197,7 +215,7 @@ class RunLoop(asyncio.AbstractEventLoop):
             pass  # between two callbacks: the interrupting thread has poisoned the run, so this turn was its last
         finally:
             handle = None  # an exception's traceback holds this frame, so the frame must not hold the exception's task
-            self._leave(outer)
+            self._is_running = False
             self.callback_count += count
         return not ready
 
@@ -222,21 +240,21 @@ class RunLoop(asyncio.AbstractEventLoop):
         finally:
             self._is_running = False
 
-    def _enter(self) -> tuple[Any, Any, Any]:
+    def enter(self) -> tuple[Any, Any, Any]:
+        """Make this the running loop; returns what ``leave`` restores. Only code of the run may be called meanwhile."""
         # Python 3.14 requires this order: leave the outer task, then swap loops; and the reverse on the way out.
         outer = events._get_running_loop()
-        task = tasks.current_task(outer) if outer is not None else None
+        task = get_current_task(outer) if outer is not None else None
         if task is not None:
             tasks._leave_task(outer, task)  # type: ignore[attr-defined]
         hooks = sys.get_asyncgen_hooks()
         events._set_running_loop(self)
         sys.set_asyncgen_hooks(firstiter=self._on_first_iteration, finalizer=_never_finalize)
-        self._is_running = True
         return outer, task, hooks
 
-    def _leave(self, before: tuple[Any, Any, Any]) -> None:
+    def leave(self, before: tuple[Any, Any, Any]) -> None:
+        """Make the loop before this one the running one again."""
         outer, task, hooks = before
-        self._is_running = False
         sys.set_asyncgen_hooks(*hooks)
         events._set_running_loop(outer)
         if task is not None:
@@ -439,14 +457,16 @@ class RunLoop(asyncio.AbstractEventLoop):
             return
         self.is_closing = True
         leaked_count = 0
-        outer = self._enter()
+        outer = self.enter()
+        self._is_running = True
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
                 for task in reversed(list(self.live_tasks.values())):
                     leaked_count += not self._end_task(task)
         finally:
-            self._leave(outer)
+            self._is_running = False
+            self.leave(outer)
             self.ready.clear()
             self.timers.clear()
             self._timer_heap.clear()

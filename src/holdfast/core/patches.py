@@ -99,6 +99,8 @@ class Patches:
 
     def take_newly_decided(self) -> list[str]:
         """The patches that were decided since the last call, and must be recorded."""
+        if not self._newly_decided:
+            return []
         new, self._newly_decided = self._newly_decided, []
         return new
 

@@ -36,15 +36,17 @@ class RecordKind(IntEnum):
     PATCH = 10
     """The run takes the new branch of a change in its code: see ``patches``."""
 
+    has_position: bool
+    """Whether it is the outcome of a command in the stream that all commands except timers share."""
+
     @property
     def label(self) -> str:
         """The word for people."""
         return self.name.lower()
 
-    @property
-    def has_position(self) -> bool:
-        """Whether it is the outcome of a command in the stream that all commands except timers share."""
-        return self not in (RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL, RecordKind.PATCH)
+
+for _kind in RecordKind:
+    _kind.has_position = _kind not in (RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL, RecordKind.PATCH)
 
 
 SESSION_STEP = "session"

@@ -62,25 +62,22 @@ class ChildRuns:
                 self._record(command, ok=False, payload=encode_error(error))
                 return
         driver.recorder.add_pending()
-        on_answer = partial(self._on_started, command)
+        on_answer = partial(self._on_answer, command)
         if new is None:
             host.writer.submit(AwaitRun(call.run_id, link), on_answer)
         else:
             host.start_child(new, link, on_answer)
 
-    def _on_started(self, command: Command, answer: OpResult | BaseException) -> None:
+    def _on_answer(self, command: Command, answer: OpResult | BaseException) -> None:
         driver = self._driver
         driver.recorder.remove_answered()
-        if driver.is_closed:
-            return
-        if isinstance(answer, BaseException):
-            driver.fail(answer)
-        elif answer is OpStatus.FENCED:
-            driver.handle_claim_lost()
-        else:
-            if command.position in driver.execution.open_commands:
-                self._accept(command, answer)
-            driver.finish_turn()
+        on_started = partial(self._on_started, command)
+        driver.handle_answer(on_started, partial(on_started, OpStatus.REFUSED), driver.fail, answer)
+
+    def _on_started(self, command: Command, answer: OpResult) -> None:
+        if command.position in self._driver.execution.open_commands:
+            self._accept(command, answer)
+        self._driver.finish_turn()
 
     def _accept(self, command: Command, answer: OpResult) -> None:
         """The store has started the run, found it, or refused."""

@@ -52,11 +52,7 @@ class SystemClock:
     """Real time. ``now`` is the store's clock (default: the machine's own)."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
-        self._now = now
-
-    def now(self) -> float:
-        """Seconds since 1970."""
-        return self._now()
+        self.now = now  # called twice for each step: without a function in between
 
     def monotonic(self) -> float:
         """Seconds on a clock that is never set."""
@@ -64,7 +60,7 @@ class SystemClock:
 
     def call_at(self, when: float, callback: Callable[[], object]) -> ScheduledCall:
         """Call back at ``when``, or after ``MAX_TIMER_DELAY_S`` if that is earlier."""
-        delay = min(max(0.0, when - self._now()), MAX_TIMER_DELAY_S)
+        delay = min(max(0.0, when - self.now()), MAX_TIMER_DELAY_S)
         return asyncio.get_running_loop().call_later(delay, callback)
 
     async def sleep(self, seconds: float) -> None:

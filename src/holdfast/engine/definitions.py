@@ -50,6 +50,14 @@ class StepDefinition:
     """How workflow code calls it, if not with one command."""
     call_outside_run: Callable[..., Coroutine[Any, Any, Any]] | None = None
     """What a call outside a run calls instead of the function."""
+    output_subject: str = field(init=False, default="")
+    """What error messages call its output."""
+    is_noted: bool = field(init=False, default=False)
+    """Whether the run notes its outcomes, to compensate them, or because they are ``once``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output_subject", f"the output of step {self.name!r}")
+        object.__setattr__(self, "is_noted", self.compensation is not None or self.effect is Effect.ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,11 @@ class StepCall(NamedTuple):
     step: StepDefinition
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether it is ``once``, or has a compensation."""
+        return self.step.is_noted
 
     @property
     def is_once(self) -> bool:

@@ -36,6 +36,10 @@ _guarded_signals: list[int] = []
 """The signals that this process handles for an engine."""
 
 
+generation = 0
+"""How many forks are between this process and the first one. Asking the system for the process id takes longer."""
+
+
 def guard_loop(loop: asyncio.AbstractEventLoop) -> None:
     """An engine runs on this loop: a forked child must not run it."""
     _guarded_loops[loop] = _guarded_loops.get(loop, 0) + 1
@@ -63,18 +67,18 @@ def guard_signals(signals: Collection[int]) -> Generator[None]:
 class ForkGuard:
     """A block that calls the function of a step; a child that the function forks ends at the end of the block."""
 
-    __slots__ = ("_pid", "_step")
+    __slots__ = ("_generation", "_step")
 
     def __init__(self, step: str) -> None:
         self._step = step
 
     def __enter__(self) -> None:
-        self._pid = os.getpid()
+        self._generation = generation
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if os.getpid() != self._pid:
+        if generation != self._generation:
             _exit_child(f"step {self._step!r} forked this process, which returned from the step", error)
 
 
@@ -123,6 +127,8 @@ def _restore_signals() -> None:
 
 def _detach_child() -> None:
     """In a forked child: leave the engine to the parent."""
+    global generation
+    generation += 1
     for loop in list(_guarded_loops):
         ready = getattr(loop, "_ready", None)
         if isinstance(ready, deque):

@@ -71,7 +71,6 @@ class HeldRuns:
         if is_loaded and definition.prepare_run is None:
             self._start_driver(driver, history)
             return
-        driver.is_loading = True
         loading = host.loop.create_task(self._load_and_start(definition, driver, history))
         host.lingering_tasks.add(loading)
         loading.add_done_callback(host.lingering_tasks.discard)
@@ -100,11 +99,10 @@ class HeldRuns:
                 await definition.prepare_run(driver.run)
         except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and self._host.is_stopping:
+                driver.abandon()
                 raise
             log.exception("run %r could not be taken up", driver.run.id)
             driver.fail(error)
             return
-        finally:
-            driver.is_loading = False
         if not driver.is_closed:
             self._start_driver(driver, history)

@@ -369,7 +369,7 @@ class JournalEngine:
             self._run_waiters.resolve(ended_run)
         elif driver.wake_at is not None:
             self._claims.note_wake_at(driver.wake_at)
-        elif not driver.is_parking:
+        elif not driver.is_parked:
             self.wake()  # the run may have ended elsewhere, and a caller here may wait for that
         self._poller.has_freed_slots = True
         if self._claims.is_starved or driver.run.is_limited:

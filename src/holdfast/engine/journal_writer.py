@@ -107,7 +107,7 @@ class JournalWriter:
     def submit(self, op: Op, on_answer: AnswerCallback) -> None:
         """Commit ``op`` with everything else that is ready; ``on_answer`` gets the store's answer, or an exception."""
         self._queue.append((op, on_answer))
-        if not self._is_draining:
+        if self._drain_task is None or self._drain_task.done():
             self._start_drain()
         elif is_client_operation(op):
             self._client_waiting.set()

@@ -30,6 +30,7 @@ from typing import Any
 from holdfast.core.source_location import format_user_stack
 from holdfast.engine.attempts import run_with_timeout
 from holdfast.engine.step_context import StepContext, current_context
+from holdfast.engine.step_run import StepRun
 
 log = logging.getLogger("holdfast.engine")
 
@@ -120,6 +121,9 @@ def _find_step(frame: FrameType | None) -> str:
     while frame is not None:
         if frame.f_code is run_with_timeout.__code__:
             return _describe_step(frame.f_locals["step"].name, frame.f_locals["run_id"])
+        if frame.f_code is StepRun.execute.__code__:
+            step_run: StepRun = frame.f_locals["self"]
+            return _describe_step(step_run.step.name, step_run.run.id)
         frame = frame.f_back
     return ""
 

@@ -36,6 +36,9 @@ class Mailbox:
             else:
                 self._child_ends[signal.position] = signal
 
+    def __bool__(self) -> bool:
+        return bool(self._signals or self._child_ends or self._answers)
+
     def take_answers(self, execution: Execution) -> Iterator[tuple[Command, Signal]]:
         """The waits that can be answered, each with its answer; the oldest wait gets the oldest signal."""
         for received in (self._child_ends, self._answers) if self._child_ends or self._answers else ():

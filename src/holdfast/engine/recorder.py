@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.admission.usage import Usage
-from holdfast.core.commands import UNDECODED
+from holdfast.core.commands import UNDECODED, Command
 from holdfast.core.records import Attempt, Record, RecordKind
+from holdfast.engine.step_outcome import StepOutcome
 from holdfast.stores.approvals import RequestApproval
 from holdfast.stores.memories import MemoryChange
-from holdfast.stores.operations import AppendRecord, OpResult, OpStatus, SaveAttempt
+from holdfast.stores.operations import AppendRecord, OpResult, SaveAttempt
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
+
+
+class RecordWrite:
+    """A record on its way to the store; called with the store's answer. Each step makes one, so it is one object."""
+
+    __slots__ = ("_driver", "_record", "_value")
+
+    def __init__(self, driver: Driver, record: Record, value: Any) -> None:
+        self._driver = driver
+        self._record = record
+        self._value = value
+
+    def __call__(self, answer: OpResult | BaseException) -> None:
+        """The store has answered."""
+        driver, record = self._driver, self._record
+        driver.recorder.remove_answered(record.position if record.kind.has_position else None)
+        driver.handle_answer(self._on_done, driver.handle_claim_lost, driver.fail, answer)
+
+    def _on_done(self, _: OpResult) -> None:
+        self._driver.on_recorded(self._record, self._value)
 
 
 class Recorder:
@@ -25,8 +45,8 @@ class Recorder:
         self.next_seq = 0
         self.pending_count = 0
         """Operations without an answer."""
-        self.expected_positions: Counter[int] = Counter()
-        """Positions of commands with an outcome that is on its way to the store, or may be recorded later."""
+        self.expected_positions: dict[int, int] = {}
+        """Positions of commands with an outcome that is on its way to the store, or may be recorded later; how many."""
         self._driver = driver
         self._should_reset_delivery_count = driver.run.has_worker_deaths
 
@@ -50,32 +70,43 @@ class Recorder:
         memory_change: MemoryChange | None = None,
     ) -> None:
         """Append an outcome to the journal; the workflow sees it when it is durable."""
-        run, host = self._driver.run, self._driver.host
+        driver = self._driver
+        run, host = driver.run, driver.host
+        seq, self.next_seq = self.next_seq, self.next_seq + 1
         now = host.clock.now()
+        at = now if at is None else at
+        started_at = now if started_at is None else started_at
         record = Record(
-            self.next_seq,
-            kind,
-            position,
-            name,
-            ok,
-            payload,
-            now if at is None else at,
-            now if started_at is None else started_at,
-            attempts,
-            host.worker_id,
-            run.epoch,
-            preview,
+            seq, kind, position, name, ok, payload, at, started_at, attempts, host.worker_id, run.epoch, preview
         )
-        self.next_seq += 1
         reset, self._should_reset_delivery_count = self._should_reset_delivery_count, False
-        has_live_events = position in self._driver.live_event_positions and kind.has_position
+        has_position = kind.has_position
+        has_live_events = has_position and position in driver.live_event_positions
         if has_live_events:
-            self._driver.live_event_positions.remove(position)
+            driver.live_event_positions.remove(position)
         op = AppendRecord(
             run.key, record, consumed_signal_id, has_attempt_row, reset, usage, memory_change, has_live_events, model
         )
-        on_durable = partial(self._driver.on_recorded, record, value)
-        self.submit(op, on_durable, position if kind.has_position else None)
+        self.add_pending(position if has_position else None)
+        host.writer.submit(op, RecordWrite(driver, record, value))
+
+    def record_step(self, command: Command, outcome: StepOutcome) -> None:
+        """Append the outcome of a step."""
+        self.record(
+            command.kind,
+            command.position,
+            command.name,
+            ok=outcome.ok,
+            payload=outcome.payload,
+            value=outcome.value,
+            started_at=outcome.started_at,
+            attempts=outcome.attempts,
+            preview=outcome.preview,
+            has_attempt_row=outcome.has_attempt_row,
+            usage=outcome.usage,
+            model=outcome.model,
+            memory_change=outcome.memory_change,
+        )
 
     def save_attempt(self, attempt: Attempt, on_durable: Callable[[], None] | None = None) -> None:
         """Save the state of a step in flight."""
@@ -86,41 +117,32 @@ class Recorder:
         """A write is on its way to the store; with a position, the outcome of that command."""
         self.pending_count += 1
         if position is not None:
-            self.expected_positions[position] += 1
+            expected = self.expected_positions
+            expected[position] = expected.get(position, 0) + 1
         self._driver.host.on_run_busy(self._driver)
 
     def remove_answered(self, position: int | None = None) -> None:
         """The store has answered it."""
         self.pending_count -= 1
         if position is not None:
-            self.expected_positions[position] -= 1
-            if not self.expected_positions[position]:
-                del self.expected_positions[position]
+            expected = self.expected_positions
+            expected[position] -= 1
+            if not expected[position]:
+                del expected[position]
         if feed := self._driver.host.change_feed:
             feed.notify(self._driver.run.id)
 
     def submit(
         self,
-        op: AppendRecord | SaveAttempt | RequestApproval,
+        op: SaveAttempt | RequestApproval,
         on_durable: Callable[[], None] | None = None,
-        position: int | None = None,
     ) -> None:
         """Submit a write of this run that is fenced; by default the driver finishes its turn when it is durable."""
-        self.add_pending(position)
-        self._driver.host.writer.submit(op, partial(self._on_committed, on_durable, position))
+        self.add_pending()
+        self._driver.host.writer.submit(op, partial(self._on_committed, on_durable))
 
-    def _on_committed(
-        self, on_durable: Callable[[], None] | None, position: int | None, answer: OpResult | BaseException
-    ) -> None:
+    def _on_committed(self, on_durable: Callable[[], None] | None, answer: OpResult | BaseException) -> None:
         driver = self._driver
-        self.remove_answered(position)
-        if driver.is_closed:
-            return
-        if isinstance(answer, BaseException):
-            driver.fail(answer)
-        elif answer is not OpStatus.DONE:
-            driver.handle_claim_lost()
-        elif on_durable is not None:
-            on_durable()
-        else:
-            driver.finish_turn()
+        self.remove_answered()
+        done = on_durable or driver.finish_turn
+        driver.handle_answer(lambda _: done(), driver.handle_claim_lost, driver.fail, answer)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from operator import attrgetter
 from typing import NamedTuple
 
 from holdfast.codec import encode_error, get_error_message, read_error_info
 from holdfast.core.execution import ExecutionResult
+from holdfast.core.records import Rewind
 from holdfast.core.states import RunState
 from holdfast.errors import CompensationFailed
+from holdfast.stores.operations import Run
 
 
 class RunOutcome(NamedTuple):
@@ -16,6 +20,18 @@ class RunOutcome(NamedTuple):
     state: RunState
     output: bytes | None
     error: bytes | None
+
+
+_get_run_values = attrgetter(*(field.name for field in fields(Run)))
+_RUN_INDEX = {field.name: index for index, field in enumerate(fields(Run))}
+
+
+def make_ended_run(run: Run, end: RunOutcome, at: float, rewind: Rewind | None) -> Run:
+    """The row of a run that ends so. (``dataclasses.replace`` takes four times as long for a row of this size.)"""
+    values = list(_get_run_values(run))
+    for name, value in {**end._asdict(), "finished_at": at, "owner": None, "rewind": rewind}.items():
+        values[_RUN_INDEX[name]] = value
+    return Run(*values)
 
 
 def make_run_outcome(result: ExecutionResult, run_id: str) -> RunOutcome:

@@ -1,8 +1,8 @@
 """One step that is being executed: attempts, timeout, retries, outcome.
 
-``execute`` makes attempts until one of them decides the outcome. ``_run_attempt`` calls the function once.
-``_handle_result`` encodes the outcome and records it. The outcome of a transactional step is committed before that,
-together with the step's changes: see ``step_transactions``.
+``execute`` makes attempts until one of them decides the outcome, which the driver records. ``_call_function`` calls the
+function once. The outcome of a transactional step is committed before that, together with the step's changes: see
+``step_transactions``. ``step_progress`` saves the progress of an attempt.
 
 A step runs on the process's own event loop (a plain function in a thread) with the context variables of the workflow
 code that called it. When its worker loses the run, or the workflow cancels the step, its task is cancelled. A thread
@@ -18,7 +18,7 @@ import asyncio
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,17 +26,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.admission.usage import Usage
 from holdfast.background_tasks import forget_cancel_requests
-from holdfast.codec import codec_for, encode_error, get_error_message, preview_arguments, read_error_info, validate_size
-from holdfast.core.commands import UNDECODED, Command
+from holdfast.codec import encode_error, get_error_message, preview_arguments, read_error_info, validate_size
+from holdfast.core.commands import Command
 from holdfast.core.records import Attempt
 from holdfast.engine import run_approvals
 from holdfast.engine.attempts import call_sync_step, make_self_cancelled_error, run_with_timeout
 from holdfast.engine.budget_reservation import reserve_budget
-from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
+from holdfast.engine.definitions import StepCall, StepDefinition
+from holdfast.engine.forked_child import ForkGuard
 from holdfast.engine.live_events import LiveEventBuffer
 from holdfast.engine.step_context import StepContext, current_context
+from holdfast.engine.step_outcome import StepOutcome
+from holdfast.engine.step_progress import StepProgress, decode_progress
 from holdfast.engine.step_transactions import MAX_INTERRUPTIONS, TransactionAborted, run_in_transaction
-from holdfast.errors import FenceLost, StepFailed, UnrecordableValue, UsageError
+from holdfast.errors import FenceLost, StepFailed, UnrecordableValue
 from holdfast.stores.contract import History
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import ClientOp, OpStatus, Run
@@ -46,17 +49,11 @@ if TYPE_CHECKING:
     from holdfast.engine.host import StepEngine
     from holdfast.engine.journal_engine import JournalEngine
 
-HEARTBEAT_INTERVAL_S = 0.1
-"""Progress is written at most this often; the latest wins."""
-
 INTERRUPTION_BACKOFF_S = 0.1
 """Seconds before a step is run again after the database has ended its transaction; doubles each time."""
 
 LEASE_POLL_INTERVAL_S = 0.02
 """How often a step checks again that may not start because its worker's lease is in doubt."""
-
-_NO_ATTEMPT = Attempt(position=-1, attempt=0)
-_progress_codec = codec_for(Any)
 
 StepInterceptor = Callable[["StepRun", Callable[[], Coroutine[Any, Any, Any]]], Coroutine[Any, Any, Any]]
 """Makes one attempt of a step in place of the engine, which passes the call that it would have made."""
@@ -65,47 +62,62 @@ StepInterceptor = Callable[["StepRun", Callable[[], Coroutine[Any, Any, Any]]], 
 class StepRun:
     """A step command on its way to an outcome."""
 
+    # Most steps change few of these, and thousands are made in a second: so they are defaults of the class.
+    task: asyncio.Task[None] | None = None
+    is_withdrawn = False
+    memory_change: MemoryChange | None = None
+    """The change of memory by the current attempt: see ``StepExecutor.memory_change``."""
+    has_prior_intent = False
+    """Whether an earlier worker was about to start this ``once`` step, and may have."""
+    retry_at: float | None = None
+    failing_since: float | None = None
+    is_committing = False
+    """The transaction of the attempt is being committed, and cannot be stopped."""
+    progress: bytes | None = None
+    """What the step last passed to ``heartbeat``."""
+    current_context: StepContext | None = None
+    """The context of the current attempt."""
+    is_detached = False
+    _has_attempt_row = False
+    _attempt_number = 1
+    """The number of the current attempt or, while the step waits for the next one, of the one before."""
+    _last_error = ""
+    _committed_attempt: Attempt | None = None
+    """An attempt whose outcome was committed with the step's changes, and is still to be recorded."""
+    _committed_output: tuple[bytes, Any] | None = None
+    """The committed output of the attempt that was just made: encoded, and decoded again."""
+    _interruption_count = 0
+    """Attempts that the database has ended, and that do not count."""
+    _is_outcome_expected = False
+    """The step was withdrawn during the commit; if it was committed, it must be compensated."""
+    _step_progress: StepProgress | None = None
+    _outcome: StepOutcome | None = None
+
     def __init__(self, host: JournalEngine, driver: Driver, command: Command, earlier_attempt: Attempt | None) -> None:
         self.host = host
         self.driver = driver
         self.command = command
         self.call: StepCall = command.call
-        self.task: asyncio.Task[None] | None = None
-        self.is_withdrawn = False
-        self.memory_change: MemoryChange | None = None
-        """The change of memory by the current attempt: see ``StepExecutor.memory_change``."""
         self._live_events = LiveEventBuffer(driver, command)
-        self._is_detached = False
-        self._has_attempt_row = earlier_attempt is not None
-        if earlier_attempt is None or earlier_attempt.name not in ("", self.call.step.name):
-            # The step is new, or the attempt is left from a step that a retry has removed from the journal.
-            earlier_attempt = _NO_ATTEMPT
+        self._thread_id = threading.get_ident()
+        self._started_at = host.clock.now()
+        """When the last attempt began."""
+        if earlier_attempt is not None:
+            self._has_attempt_row = True
+            # Else it is left from a step that a retry has removed from the journal.
+            if earlier_attempt.name in ("", self.call.step.name):
+                self._continue_after(earlier_attempt)
+
+    def _continue_after(self, earlier_attempt: Attempt) -> None:
         self.has_prior_intent = earlier_attempt.intent
-        """Whether an earlier worker was about to start this ``once`` step, and may have."""
-        self._attempt_number = 1
-        """The number of the current attempt or, while the step waits for the next one, of the one before."""
         if not earlier_attempt.intent:
             self._attempt_number = earlier_attempt.attempt + (earlier_attempt.retry_at is None)
         self._last_error = earlier_attempt.error
         self.retry_at = earlier_attempt.retry_at
         self.failing_since = earlier_attempt.failing_since
-        self._progress = earlier_attempt.progress
-        self._committed_attempt = earlier_attempt if earlier_attempt.outcome is not None else None
-        """An attempt whose outcome was committed with the step's changes, and is still to be recorded."""
-        self._committed_output: tuple[bytes, Any] | None = None
-        """The committed output of the attempt that was just made: encoded, and decoded again."""
-        self._interruption_count = 0
-        """Attempts that the database has ended, and that do not count."""
-        self.is_committing = False
-        """The transaction of the attempt is being committed, and cannot be stopped."""
-        self._is_outcome_expected = False
-        """The step was withdrawn during the commit; if it was committed, it must be compensated."""
-        self._current_context: StepContext | None = None
-        """The context of the current attempt."""
-        self._is_heartbeat_due = False
-        self._last_heartbeat_at = 0.0
-        self._loop = host.loop
-        self._thread_id = threading.get_ident()
+        self.progress = earlier_attempt.progress
+        if earlier_attempt.outcome is not None:
+            self._committed_attempt = earlier_attempt
 
     # What the step's code may use (see `step_context.StepExecutor`)
 
@@ -172,14 +184,15 @@ class StepRun:
         if self._committed_attempt is not None:
             attempt = self._committed_attempt
             assert attempt.outcome is not None
-            if self.driver.steps.finish(self):
-                self._record_committed(attempt.outcome, attempt.at, attempt.attempt)
+            preview = self._preview_arguments()
+            outcome = StepOutcome(True, attempt.outcome, attempt.at, attempt.attempt, preview, has_attempt_row=True)
+            self.driver.record_outcome(self, outcome)
             return
-        self.task = self._loop.create_task(self.execute(), context=self.command.context)
+        self.task = self.host.loop.create_task(self.execute(), context=self.command.context)
 
     def cancel(self, *, detach: bool = False) -> None:
         """Stop: the outcome is no longer wanted, or (``detach``) this worker no longer holds the run."""
-        self._is_detached = detach
+        self.is_detached = detach
         self.is_withdrawn = True
         self.host.live_events.discard(self._live_events)
         if self.is_committing and self.call.has_compensation and not detach:
@@ -208,7 +221,7 @@ class StepRun:
             # A running attempt counts only after it has failed.
             self._attempt_number - (self.retry_at is None),
             intent=self.call.is_once and self.retry_at is None,
-            progress=self._progress,
+            progress=self.progress,
             error=self._last_error,
             at=self.host.clock.now(),
             name=self.call.step.name,
@@ -216,81 +229,76 @@ class StepRun:
             failing_since=self.failing_since,
         )
 
-    def _record_committed(self, payload: bytes, started_at: float, attempts: int) -> None:
-        """Record an outcome that was committed with the step's changes, and that the workflow has not waited for."""
-        command = self.command
-        self.driver.recorder.record(
-            command.kind,
-            command.position,
-            command.name,
-            payload=payload,
-            started_at=started_at,
-            attempts=attempts,
-            preview=self._preview_arguments(),
-            has_attempt_row=True,
-        )
-
     async def execute(self) -> None:
-        """Make attempts until the step has an outcome, and record it."""
-        started_at = self.host.clock.now()
+        """Make attempts until the step has an outcome, and report it to the driver."""
         try:
             await self._run_attempts()
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             # A retry predicate or the serializer of the value's own type, which are the user's code, can fail here.
             # Without an outcome, the run would wait forever. The last two would end the worker.
-            self._record_outcome(False, encode_error(error), UNDECODED, started_at)
+            self._outcome = self._make_failure(error)
         finally:
             self.task = None  # its context refers to this object: only the garbage collector would free the step
             if self._is_outcome_expected:
-                self.driver.recorder.remove_answered(self.command.position)
-                if not self.driver.is_closed:
-                    self.driver.finish_turn()
+                self._report_expected()
+            elif self._outcome is not None:
+                self.driver.record_outcome(self, self._outcome)
+
+    def _report_expected(self) -> None:
+        """The step was withdrawn during its commit: report an outcome that was committed."""
+        driver, outcome = self.driver, self._outcome
+        if outcome is not None and self._committed_output is not None and not driver.is_closed:
+            driver.recorder.record_step(self.command, outcome)
+        driver.recorder.remove_answered(self.command.position)
+        if not driver.is_closed:
+            driver.finish_turn()
 
     async def _run_attempts(self) -> None:
-        """Make attempts until one decides the outcome."""
-        clock = self.host.clock
-        retry = self.call.step.retry
+        """Make attempts until one decides the outcome, unless there is none here."""
+        # The outcome is not returned: if the function raises `GeneratorExit`, what this coroutine returns is lost.
+        host, step = self.host, self.call.step
+        clock, retry = host.clock, step.retry
         if self.retry_at is not None:  # an earlier holder of the run has waited for a part of the time
             await self._wait_for_retry(self.retry_at - clock.now())
             if self.call.is_once:
                 self.driver.steps.launch_once(self)
                 return
         while True:
-            if not self.host.membership.has_lease():
+            if not host.membership.has_lease():
                 await self._wait_for_lease()
-            if self.driver.is_halted or self.host.is_draining:  # since this task was created
+            if self.driver.is_halted or host.is_draining:  # since this task was created
                 self.driver.steps.cancel_start(self)
                 return
-            started_at = clock.now()
-            self.memory_change = self._committed_output = None
+            self._started_at = clock.now()
             interrupted = False
-            self.host.live_events.start_attempt(self._live_events, self._attempt_number, started_at)
+            host.live_events.start_attempt(self._live_events, self._attempt_number, self._started_at)
             try:
-                value = await self._run_attempt()
+                with ForkGuard(step.name):
+                    value = await self._make_attempt()
             except asyncio.CancelledError:
                 if self.is_cancelled:
                     return
-                error: BaseException = make_self_cancelled_error(self.step, self.run.id)
+                error: BaseException = make_self_cancelled_error(step, self.run.id)
             except FenceLost as lost:
                 if self.is_cancelled:
                     return
                 if self.driver.is_disabled:
                     self.driver.steps.postpone(self)
                     return
-                error = StepFailed(f"the step raised {lost!r}", self.step.name)  # and its run is held here
+                error = StepFailed(f"the step raised {lost!r}", step.name)  # and its run is held here
             except (SystemExit, KeyboardInterrupt) as stop:
-                error = StepFailed(f"the step raised {type(stop).__name__}: {get_error_message(stop)}", self.step.name)
+                error = StepFailed(f"the step raised {type(stop).__name__}: {get_error_message(stop)}", step.name)
             except TransactionAborted as raised:
                 error = raised.__cause__ or raised
                 interrupted = self._interruption_count < MAX_INTERRUPTIONS
             except BaseException as raised:
                 error = raised
             else:
-                self._handle_result(value, None, started_at)
+                self._outcome = self._make_success(value)
                 return
             finally:
-                self._current_context = None
-                self.host.live_events.discard(self._live_events)
+                self.current_context = None
+                host.live_events.discard(self._live_events)
             await forget_cancel_requests()
             if self.is_withdrawn:
                 return
@@ -306,16 +314,17 @@ class StepRun:
                 tried = self._attempt_number - self._interruption_count
                 wait = retry.compute_next_delay_s(tried, error, clock.draw_random(), now - self.failing_since)
             if wait is None:
-                self._handle_result(None, error, started_at)
+                self._outcome = self._make_failure(error)
                 return
             encoded = encode_error(error)
             self._last_error = f"{type(error).__name__}: {read_error_info(encoded).message}"[:500]
             del error
+            self.memory_change = self._committed_output = None
             self.retry_at = now + wait
-            self._save_attempt()
+            self.save_attempt()
             retries = None if retry.retries is None else retry.retries + self._interruption_count
-            self.host.run_log.log_retry(self.run, self.step.name, self._attempt_number, retries, wait, encoded)
-            if self.driver.is_halted or self.host.is_draining:
+            host.run_log.log_retry(self.run, step.name, self._attempt_number, retries, wait, encoded)
+            if self.driver.is_halted or host.is_draining:
                 self.driver.steps.postpone(self)
                 return
             await self._wait_for_retry(wait)
@@ -348,11 +357,24 @@ class StepRun:
                 await forget_cancel_requests()
                 seconds = max(0.0, until - clock.now())
 
-    async def _run_attempt(self) -> Any:
+    def _make_attempt(self) -> Awaitable[Any]:
+        """Call the function once."""
         step, args, kwargs = self.call
-        progress = None if self._progress is None else _progress_codec.decode(self._progress, "heartbeat progress")
-        self._current_context = StepContext(self, self._attempt_number, progress)
-        current_context.set(self._current_context)
+        progress = None if self.progress is None else decode_progress(self.progress)
+        self.current_context = StepContext(self, self._attempt_number, progress)
+        current_context.set(self.current_context)
+        if (
+            step.is_async
+            and step.timeout_s is None
+            and not step.is_transactional
+            and self.host.step_interceptor is None
+        ):
+            return step.function(*args, **kwargs)
+        return self._run_attempt(self.current_context)
+
+    async def _run_attempt(self, context: StepContext) -> Any:
+        """Call the function once, with everything that a step may have around it."""
+        step, args, kwargs = self.call
         interceptor = self.host.step_interceptor
         if step.is_async:
             call = partial(step.function, *args, **kwargs)
@@ -363,11 +385,11 @@ class StepRun:
         if interceptor is not None:
             call = call if step.is_async else partial(self._reserve_thread_and_call, call)
             if step.is_transactional:  # an interceptor that replaces the step needs no database
-                call = partial(self._run_in_transaction, self._current_context, call)
+                call = partial(self._run_in_transaction, context, call)
             call = partial(interceptor, self, call)
         elif step.is_transactional:
             return await self._run_in_transaction(
-                self._current_context, partial(self._run_with_timeout, call), has_reserved_thread=not step.is_async
+                context, partial(self._run_with_timeout, call), has_reserved_thread=not step.is_async
             )
         return await self._run_with_timeout(call)
 
@@ -399,7 +421,7 @@ class StepRun:
     async def _call_in_thread(self, /, *args: Any, **kwargs: Any) -> Any:
         # A copy: the thread may begin before this task has left its own context.
         context = contextvars.copy_context()
-        attempt = self._current_context
+        attempt = self.current_context
         call = partial(call_sync_step, self.call.step, args, kwargs)
         return await self.host.thread_pool.run(lambda: context.run(self._call_if_claimed, attempt, call))
 
@@ -408,61 +430,57 @@ class StepRun:
         while True:
             has_lease = self.host.membership.has_lease()
             # Checked after the lease: a worker that registered again has a new lease, and dropped its runs before.
-            if self.driver.is_closed or self.is_withdrawn or attempt is not self._current_context:
+            if self.driver.is_closed or self.is_withdrawn or attempt is not self.current_context:
                 raise FenceLost(f"step {self.call.step.name!r} had not begun when its worker let go of it")
             if has_lease:
                 return call()
             time.sleep(LEASE_POLL_INTERVAL_S)
 
-    def _handle_result(self, value: Any, error: BaseException | None, started_at: float) -> None:
+    def _make_success(self, value: Any) -> StepOutcome:
+        """The outcome of a call that returned this value."""
         step = self.call.step
+        usage, model = None, ""
         if self._committed_output is not None:
             payload, decoded = self._committed_output
-            if self._is_outcome_expected and not self.driver.is_closed:
-                self._record_committed(payload, started_at, self._attempt_number)
-            else:
-                self._record_outcome(True, payload, decoded, started_at)
-            return
-        if error is None:
-            usage = None if step.read_usage is None else step.read_usage(value)
+        else:
+            if step.read_usage is not None and (used := step.read_usage(value)) is not None:
+                usage, model = used
             try:
-                subject = f"the output of step {step.name!r}"
-                payload, decoded = step.output_codec.round_trip(value, subject)
-                validate_size(payload, subject, self.host.max_value)
+                payload, decoded = step.output_codec.round_trip(value, step.output_subject)
+                validate_size(payload, step.output_subject, self.host.max_value)
             except UnrecordableValue as refused:
-                self._record_outcome(False, encode_error(refused), UNDECODED, started_at, usage)
-            else:
-                self._record_outcome(True, payload, decoded, started_at, usage)
-            return
-        self._record_outcome(False, encode_error(error), UNDECODED, started_at)
-
-    def _record_outcome(
-        self, ok: bool, payload: bytes, value: Any, started_at: float, model_usage: ModelUsage | None = None
-    ) -> None:
-        if not (ok or self.is_withdrawn or self.driver.is_closed):
-            self.host.run_log.log_step_failure(self.run, self.step.name, self._attempt_number, payload)
-        if not self.driver.steps.finish(self):
-            return
-        usage, model = (None, "") if model_usage is None else model_usage
-        if self.driver.run.has_budget:
-            seconds = max(0.0, self.host.clock.now() - started_at)
-            usage = replace(usage or Usage(), seconds=seconds)
-        command = self.command
-        self.driver.recorder.record(
-            command.kind,
-            command.position,
-            command.name,
-            ok=ok,
-            payload=payload,
-            value=value,
-            started_at=started_at,
-            attempts=self._attempt_number,
-            usage=usage,
-            model=model,
-            memory_change=self.memory_change if ok else None,
-            preview=self._preview_arguments(),
-            has_attempt_row=self._has_attempt_row,
+                return self._make_failure(refused, usage, model)
+        return StepOutcome(
+            True,
+            payload,
+            self._started_at,
+            self._attempt_number,
+            self._preview_arguments(),
+            decoded,
+            self._has_attempt_row,
+            self._add_duration(usage) if self.driver.run.has_budget else usage,
+            model,
+            self.memory_change,
         )
+
+    def _make_failure(self, error: BaseException, usage: Usage | None = None, model: str = "") -> StepOutcome:
+        """The outcome of a step that has failed for good."""
+        payload = encode_error(error)
+        if not (self.is_withdrawn or self.driver.is_closed):
+            self.host.run_log.log_step_failure(self.run, self.step.name, self._attempt_number, payload)
+        return StepOutcome(
+            False,
+            payload,
+            self._started_at,
+            self._attempt_number,
+            self._preview_arguments(),
+            has_attempt_row=self._has_attempt_row,
+            usage=self._add_duration(usage) if self.driver.run.has_budget else usage,
+            model=model,
+        )
+
+    def _add_duration(self, usage: Usage | None) -> Usage:
+        return replace(usage or Usage(), seconds=max(0.0, self.host.clock.now() - self._started_at))
 
     def _preview_arguments(self) -> str:
         return preview_arguments(self.call.step.parameters, self.call.args, self.call.kwargs)
@@ -472,71 +490,30 @@ class StepRun:
     def publish_text(self, context: StepContext, text: str) -> None:
         """Publish a piece of text, from any thread."""
         if threading.get_ident() != self._thread_id:
-            self._loop.call_soon_threadsafe(self.publish_text, context, text)
-        elif context is self._current_context and not self.is_withdrawn:
+            self.host.loop.call_soon_threadsafe(self.publish_text, context, text)
+        elif context is self.current_context and not self.is_withdrawn:
             self.host.live_events.get_text_appender(self._live_events)(text)
 
     def get_text_appender(self, context: StepContext, request_number: int) -> Callable[[str], None]:
         """A function to call with each piece of an answer."""
-        if context is self._current_context and not self.is_withdrawn:
+        if context is self.current_context and not self.is_withdrawn:
             return self.host.live_events.get_text_appender(self._live_events, request_number)
         return lambda _: None
 
     def heartbeat(self, context: StepContext, progress: Any) -> None:
         """Save progress, from any thread; raises if the step should stop."""
-        # A run that was cancelled may have ended, so its driver may be closed as well.
-        if self.driver.is_closed and (self._is_detached or not self.is_withdrawn):
-            raise FenceLost(f"run {context.run_id!r} is held by another worker now; step {context.name!r} must stop")
-        if self.is_withdrawn:
-            raise asyncio.CancelledError(f"the workflow no longer waits for step {context.name!r}")
-        if context is not self._current_context:
-            raise asyncio.CancelledError(f"attempt {context.attempt} of step {context.name!r} is over")
-        if progress is None:
-            return
-        self._set_progress(progress)
-        if self._is_heartbeat_due:
-            return
-        self._is_heartbeat_due = True
-        if threading.get_ident() == self._thread_id:
-            self._schedule_heartbeat()
-        else:
-            self._loop.call_soon_threadsafe(self._schedule_heartbeat)
-
-    def _set_progress(self, progress: Any) -> None:
-        if self.step.is_transactional:
-            raise UsageError(
-                f"step {self.step.name!r} has transaction=True, so nothing of an attempt that fails stays, and there "
-                "is nothing that the next one could go on from: call heartbeat() without progress, or make two steps "
-                "of it"
-            )
-        self._progress = _progress_codec.encode(progress, f"the progress of step {self.step.name!r}")
-
-    def _schedule_heartbeat(self) -> None:
-        wait = self._last_heartbeat_at + HEARTBEAT_INTERVAL_S - self._loop.time()
-        self._loop.call_later(max(0.0, wait), self._write_heartbeat)
-
-    def _write_heartbeat(self) -> None:
-        self._is_heartbeat_due = False
-        self._last_heartbeat_at = self._loop.time()
-        # Between two attempts, the state is saved already, with the end of the first one.
-        if self._current_context is not None and self.task is not None and not self.task.done():
-            self._save_attempt()
+        self._get_progress().heartbeat(context, progress)
 
     async def save_progress(self, context: StepContext, progress: Any) -> None:
-        """Save progress, and wait until it is durable. Losing the run meanwhile cancels the step, and so the wait."""
-        self.heartbeat(context, None)
-        self._set_progress(progress)
-        durable: asyncio.Future[None] = self._loop.create_future()
+        """Save progress, and wait until it is durable."""
+        await self._get_progress().save(context, progress)
 
-        def on_durable() -> None:
-            if not durable.done():
-                durable.set_result(None)
-            self.driver.finish_turn()
+    def _get_progress(self) -> StepProgress:
+        if self._step_progress is None:
+            self._step_progress = StepProgress(self, self._thread_id)
+        return self._step_progress
 
-        self._save_attempt(on_durable)
-        await durable
-
-    def _save_attempt(self, on_durable: Callable[[], None] | None = None) -> None:
+    def save_attempt(self, on_durable: Callable[[], None] | None = None) -> None:
         """Save the state of this step, in the background."""
         self._has_attempt_row = True
         if not self.driver.is_closed:

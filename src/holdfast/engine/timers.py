@@ -22,6 +22,9 @@ class ClockTimers:
 
     def arm(self) -> None:
         """Schedule a wakeup for the timer that is due next."""
+        driver = self._driver
+        if self._wakeup is None and driver.run.deadline is None and not driver.execution.loop.timers:
+            return
         when = self.get_next_due_at()
         if self._wakeup is not None:
             if when == self._wakeup_at:

@@ -10,6 +10,7 @@ from holdfast.core.commands import Command
 from holdfast.core.records import Attempt, RecordKind
 from holdfast.engine.definitions import StepCall
 from holdfast.engine.driver import Driver
+from holdfast.engine.step_outcome import StepOutcome
 from holdfast.errors import UsageError
 from holdfast.stores.run_errors import encode_death_error
 from holdfast.stores.temporal import identifiers
@@ -98,18 +99,8 @@ class TemporalStep:
             self._driver.mark_dead(ended.payload if ended.status is EndStatus.DEAD else self._encode_death_error())
             return
         ok = ended.status is EndStatus.COMPLETED
-        if self._driver.steps.finish(self):
-            command = self.command
-            self._driver.recorder.record(
-                command.kind,
-                command.position,
-                command.name,
-                ok=ok,
-                payload=ended.payload if ok else encode_step_failure(ended, command.name, self._driver.run.id),
-                started_at=event.started_at,
-                attempts=event.attempts,
-                preview=event.preview,
-            )
+        payload = ended.payload if ok else encode_step_failure(ended, self.command.name, self._driver.run.id)
+        self._driver.record_outcome(self, StepOutcome(ok, payload, event.started_at, event.attempts, event.preview))
 
     def _record_withdrawn(self, event: StepEnded) -> None:
         command = self.command

@@ -74,20 +74,19 @@ def get_plain_record_rows(ops: Sequence[Op]) -> list[Row] | None:
     ``None`` if any operation does more.
     """
     rows: list[Row] = []
+    cancel = RecordKind.CANCEL
     for op in ops:
-        if (
-            type(op) is not AppendRecord
-            or op.consumed_signal_id is not None
-            or op.clear_attempt
-            or op.reset_delivery_count
-        ):
+        if type(op) is not AppendRecord:
             return None
-        if op.record.kind is RecordKind.CANCEL or op.used is not None or op.memory is not None or op.clear_live_events:
+        key, record, consumed_signal_id, clear_attempt, reset, used, memory, clear_live_events, _ = op
+        if clear_attempt or reset or clear_live_events or record.kind is cancel:
             return None
-        payload = op.record.payload
+        if consumed_signal_id is not None or used is not None or memory is not None:
+            return None
+        payload = record.payload
         if payload is not None and is_large(payload):
             return None
-        rows.append(record_to_row(op.key, op.record, payload))
+        rows.append(record_to_row(key, record, payload))
     return rows
 
 

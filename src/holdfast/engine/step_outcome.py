@@ -1,0 +1,28 @@
+"""The outcome of a step, as its executor reports it to the driver, which records it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from holdfast.admission.usage import Usage
+from holdfast.core.commands import UNDECODED
+from holdfast.stores.memories import MemoryChange
+
+
+class StepOutcome(NamedTuple):
+    """How a step ended."""
+
+    ok: bool
+    payload: bytes
+    """The encoded output when ``ok``, the encoded error when not."""
+    started_at: float
+    """When the attempt that decided the outcome began."""
+    attempts: int
+    preview: str
+    """The arguments, shortened, for people to read."""
+    value: Any = UNDECODED
+    """The value in ``payload``, if it is decoded already."""
+    has_attempt_row: bool = False
+    usage: Usage | None = None
+    model: str = ""
+    memory_change: MemoryChange | None = None

@@ -17,6 +17,7 @@ import psycopg
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.database import PgDatabase
+from holdfast.stores.postgres.death_watch import DeathWatch
 from holdfast.stores.postgres.migrations import migrate
 from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.statements import PgStatements
@@ -45,6 +46,7 @@ class WorkerLocks:
     """The locks of a worker session, without its thread and its change feed."""
 
     is_listening = False
+    death_watch = DeathWatch(0)
 
     def __init__(self, connection_worker: InlineConnectionWorker, schema: str) -> None:
         self._connection_worker = connection_worker
@@ -73,8 +75,11 @@ class WorkerLocks:
         """Release the locks of workers that died."""
         if worker in self._locked_workers:
             self._locked_workers.discard(worker)
-            unlock = "SELECT pg_advisory_unlock(%s::int4, %s::int4)"
-            self.run_blocking(lambda db: db.query(unlock, (self._lock_class, worker)))
+            unlock = (
+                "SELECT pg_advisory_unlock(%(class)s::int4, %(worker)s::int4), "
+                "pg_advisory_unlock_shared(%(class)s::int4, -%(worker)s::int4)"
+            )
+            self.run_blocking(lambda db: db.query(unlock, {"class": self._lock_class, "worker": worker}))
 
 
 class SilentNotifier(Notifier):

@@ -1,5 +1,5 @@
 """Which processes are notified of a commit: on one channel those that execute runs, on the other those that follow
-them.
+them. A third channel is for new workers (see ``death_watch``).
 
 Most records notify no process: progress of a run matters only while some process follows runs, which it shows by a lock
 (see ``workers``). Processes that execute runs are notified whenever there may be work, and when a slot in a limited
@@ -41,6 +41,7 @@ class Notifier:
 
     def __init__(self, schema: str, notify: Callable[[str], None]) -> None:
         self.work_channel, self.run_channel = f"{schema}:work", f"{schema}:runs"
+        self.worker_channel = f"{schema}:workers"
         self.is_followed = False
         """Whether some process follows runs."""
         self._notify = notify
@@ -73,6 +74,10 @@ class Notifier:
     def notify_work(self) -> None:
         """Notify workers that there may be work."""
         self._notify(self.work_channel)
+
+    def notify_new_worker(self) -> None:
+        """Notify the worker that watches the others that there is one more."""
+        self._notify(self.worker_channel)
 
     def notify_all(self) -> None:
         """Notify workers that there may be work, and followers that runs may have ended."""

@@ -85,8 +85,10 @@ class PgStore(SqlStore):
         self._is_migrated = False
         self._schema_error: SchemaTooNew | None = None
         """Set when a newer Holdfast has migrated the schema: every operation raises it from then on."""
-        self.unreachable_at = float("-inf")
-        """When an attempt to connect last failed, in ``monotonic`` time."""
+        self.cut_off_at = float("-inf")
+        """When this process last could not connect, or lost the worker session, in ``monotonic`` time."""
+        self.connect_s = float("inf")
+        """The least seconds that connecting has taken."""
         self._change_event = asyncio.Event()
         self._change_reported_at = 0.0
         self._is_following = False
@@ -106,12 +108,13 @@ class PgStore(SqlStore):
         self.notifier = Notifier(self.schema, self._notify)
         self._is_following = self._is_migrated = False
         self._schema_error = None
-        writer = self._make_connection_worker("writer")
+        writer = ConnectionWorker(self._connect_writer, self.url, "writer")
         session = WorkerSession(
             partial(self._connect, durable=False),
             self.url,
             lock_class=compute_lock_class(self.schema),
             channels=(self.notifier.work_channel, self.notifier.run_channel),
+            worker_channel=self.notifier.worker_channel,
             on_notification=self._on_notification,
             on_relocked=self._workers.save_server_starts,
         )
@@ -132,16 +135,24 @@ class PgStore(SqlStore):
         return ConnectionWorker(self._connect, self.url, name)
 
     def _connect(self, *, durable: bool = True) -> PgDatabase:
+        began_at = monotonic()
         try:
             connection = connect(self._libpq_url, durable=durable)
         except StoreUnavailable:
-            self.unreachable_at = monotonic()
+            self.cut_off_at = monotonic()
             raise
+        self.connect_s = min(self.connect_s, monotonic() - began_at)
         self._clock.sync(*connection.clock_sample)
         if self._is_migrated:
             with close_on_error(connection, self.url):
                 self.check_schema(read_compatible_from(connection, self.schema))
         return PgDatabase(connection, self.schema)
+
+    def _connect_writer(self) -> PgDatabase:
+        database = self._connect()
+        with close_on_error(database.connection, self.url):
+            self._workers.lock_from_writer(database)
+        return database
 
     def check_schema(self, compatible_from: int) -> None:
         """Refuse all operations from now on if a newer Holdfast has migrated the schema."""
@@ -306,7 +317,11 @@ class PgStore(SqlStore):
         self._change_event.set()
 
     def _on_notification(self, channel: str | None) -> None:
-        if channel is None:  # the session is a new one, without the followers' lock
+        if channel == self.notifier.worker_channel:
+            self._workers.check_deaths()
+            return
+        if channel is None:  # the session is gone, or it is a new one, without the followers' lock
             self._is_following = False
+            self.cut_off_at = monotonic()
         if channel != self.notifier.run_channel or self._is_following:
             self._change_event.set()

@@ -1,24 +1,27 @@
 """Workers on a PostgreSQL database: registering, and finding out which of them are dead.
 
-A worker holds a session lock (see ``worker_session``), and its row says when the server started on which it took the
-lock. The lock is free as soon as the process or its connection is gone: then the worker is presumed dead. Perhaps only
-the connection was cut; a live worker takes its lock again in a moment. So such a worker is checked twice.
+A worker holds two locks, each in a session of its own: one in the worker session (see ``worker_session``), and one in
+the session that writes. Its row says when the server started on which it took them. The server frees both as soon as
+the process is gone: then the worker is presumed dead. A lost connection frees only one. Perhaps all of its connections
+were cut; a live worker takes its locks again in a moment. So such a worker is checked twice, and the time in between is
+a multiple of how long it takes to connect.
 
 Without a lock of its own (behind a pooler), or on a server that has been restarted since, the lease decides, by the
 database's clock, and as far as the caller's window reaches (see ``leases``). A listener never has a lock: only
 ``reap_dead`` with ``include_listeners`` looks for listeners whose lease has passed.
 
-**Neighbors.** Each worker watches the few that come after it in a circle, so a check costs the same in a fleet of any
-size. Whichever workers die, at least one live worker watches one of them. It then checks all workers, since deaths come
-in groups.
+**Deaths** are noticed by the worker that watches all locks (see ``death_watch``). Where that one fails, and for expired
+leases, each worker's poll checks its neighbors, the few that come after it in a circle, so a check costs the same in a
+fleet of any size. Whichever workers die, at least one live worker watches one of them. It then checks all workers,
+since deaths come in groups.
 
 **One poll for everything.** A worker that has nothing to do sends one query now and then, about everything that may
 concern it without a notification: workers that seem to be dead, runs that are due, signals and requests for the runs
 that it holds, workflows that were disabled or enabled, and whether a newer Holdfast has migrated the schema.
 
 **Cut off.** The server drops the locks of all workers when it loses its connections to them, as when a network is away.
-A process that could not connect itself knows that others could not either, and gives them time to come back
-(``REJOIN_GRACE_S``) before it takes a free lock for a death.
+A process that lost its own session, or could not connect, knows that others may be cut off as well, and gives them time
+to come back (``REJOIN_GRACE_S``) before it takes a free lock for a death.
 """
 
 from __future__ import annotations
@@ -37,8 +40,10 @@ from holdfast.stores.claims import NewSignals
 from holdfast.stores.clocks import monotonic
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import Run
+from holdfast.stores.postgres.adapters import IntArray
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.database import PgDatabase
+from holdfast.stores.postgres.death_watch import FOLLOWER_LOCK_ID
 from holdfast.stores.postgres.migrations import quote_identifier
 from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.postgres.worker_session import SERVER_STARTED_AT
@@ -52,17 +57,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.stores")
 
-DEATH_RECHECK_DELAY_S = 0.1
-"""Seconds after which a presumed dead worker is checked again: by then, a live worker has its lock again."""
+MIN_DEATH_RECHECK_DELAY_S = 0.03
+"""Minimum seconds after which a presumed dead worker is checked again: by then, a live worker has its lock again."""
+_RECHECK_CONNECT_FACTOR = 3
+"""The delay as a multiple of the time that connecting takes from here."""
 DECLARE_DEAD_TIMEOUT_S = 0.25
 """Seconds to wait for the rows of a worker that seems to be dead. It may be a process that was suspended while it had
 these rows locked, and every worker that notices would wait until the server ends its session."""
 REJOIN_GRACE_S = 5.0
-"""Seconds after the last failed attempt to connect in which free locks mean nothing. Other processes pause for up to a
-second between two attempts, and an attempt is slow where packets get lost."""
+"""Seconds after this process was cut off in which free locks mean nothing. Other processes pause for up to a second
+between two attempts, and an attempt is slow where packets get lost."""
 
-FOLLOWER_LOCK_ID = 0
-"""The number of the lock that all followers of runs share; workers' ids start at 1."""
 _DATABASE_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
 _LEASE_TIME = f"coalesce(%(time)s::float8, {_DATABASE_CLOCK})"
 """The database's clock, unless a test has its own."""
@@ -82,9 +87,15 @@ def _make_lock_test(number: int | str, shared: str = "") -> str:
 
 
 _IS_LOCK_FREE = (
-    f"CASE WHEN server_started_at = {SERVER_STARTED_AT} THEN {_make_lock_test('id', '_shared')} ELSE false END"
+    f"CASE WHEN server_started_at = {SERVER_STARTED_AT} AND {_make_lock_test('id', '_shared')} "
+    f"THEN {_make_lock_test('(-id)')} ELSE false END"
 )
-"""SQL for whether the lock of a worker is free on the server on which the worker took it."""
+"""SQL for whether both locks of a worker are free on the server on which the worker took them. A Holdfast that takes
+only the first one is compatible."""
+
+
+_LOCK_FROM_WRITER = "pg_advisory_lock_shared(%(class)s::int4, (-{})::int4)"
+"""SQL that takes the second lock of a worker: shared, because an earlier session of this process may still have it."""
 
 
 def compute_lock_class(schema: str) -> int:
@@ -114,6 +125,8 @@ class PollResult(NamedTuple):
     """The disabled workflows, as one text."""
     is_followed: bool
     """A reader in some process follows runs, perhaps those that are executed here."""
+    worker_count: int
+    """How many workers there are."""
     compatible_from: int
     """The schema version that a Holdfast must know to use this schema."""
     database_time: float
@@ -132,8 +145,10 @@ class WorkerStatements:
             f"INSERT INTO {workers} (token, name, host, pid, workflows, queues, is_listener, state, started_at, "
             "lease_expires_at, heartbeat_at) SELECT %(token)s, %(name)s, %(host)s, %(pid)s, %(workflows)s, "
             "%(queues)s, %(is_listener)s, 'live', t.now, t.now + %(lease)s, t.now "
-            f"FROM (SELECT {_LEASE_TIME} AS now) t RETURNING id"
+            f"FROM (SELECT {_LEASE_TIME} AS now) t RETURNING id, "
+            f"CASE WHEN %(has_session)s THEN {_LOCK_FROM_WRITER.format('id')}::text END"
         )
+        self.lock_from_writer = f"SELECT {_LOCK_FROM_WRITER.format('q.id')}::text FROM unnest(%(workers)s) q(id)"
         self.renew_lease = (
             f"UPDATE {workers} SET lease_expires_at = t.now + %(lease)s, heartbeat_at = t.now "
             f"FROM (SELECT {_LEASE_TIME} AS now) t WHERE id = %(worker)s AND state = 'live'"
@@ -164,8 +179,8 @@ class WorkerStatements:
             f"AND r.owner + 0 = %(me)s OFFSET 0) r WHERE s.xid >= %(cursor)s::text::xid8) "
             f"OR EXISTS ({statements.REQUESTS.replace('%s', '%(me)s')}), "
             f"(SELECT coalesce(string_agg(workflow, ' ' ORDER BY workflow), '') FROM {disabled_workflows}), "
-            f"NOT {_make_lock_test(FOLLOWER_LOCK_ID)}, (SELECT value::int FROM {meta} WHERE name = 'compatible_from'), "
-            f"{_LEASE_TIME}"
+            f"NOT {_make_lock_test(FOLLOWER_LOCK_ID)}, (SELECT count(*) FROM ({serving}) w), "
+            f"(SELECT value::int FROM {meta} WHERE name = 'compatible_from'), {_LEASE_TIME}"
         )
 
 
@@ -226,13 +241,15 @@ class PgWorkers(Workers):
         self._polled_at = 0.0
         """The database's clock at the last poll."""
         self._poll_task: asyncio.Task[None] | None = None
+        self._death_check: asyncio.Task[None] | None = None
         self._has_polled = False
 
     def stop_polling(self) -> None:
         """The store is being closed."""
-        if self._poll_task is not None:
-            self._poll_task.cancel()
-            self._poll_task = None
+        for task in (self._poll_task, self._death_check):
+            if task is not None:
+                task.cancel()
+        self._poll_task = self._death_check = None
 
     def abandon(self, writer: ConnectionWorker) -> None:
         """Retire this object's workers without a loop."""
@@ -250,17 +267,34 @@ class PgWorkers(Workers):
             await self._store.session.unlock_worker(self._dead_workers.pop())
         names = ("token", "name", "host", "pid", "workflows", "queues", "is_listener")
         row = dict(zip(names, worker_to_row(worker, secrets.token_hex(8)), strict=True))
-        values = {**row, "time": self._store.lease_time, "lease": lease_s}
-        [(number,)] = await self._store.write(lambda db: db.query(self.statements.register, values))
+        values = {**row, "time": self._store.lease_time, "lease": lease_s, "class": self._lock_class}
+        number = await self._store.writer.run_in_thread(partial(self._insert_worker, values))
         if worker.is_listener:  # a process elsewhere: there is nothing to lock, and nothing to poll for
             return number
         self._own_workers.add(number)
         server_started_at = await self._store.session.lock_worker(number)
         if server_started_at is not None:  # until this is saved, the lease decides
             await self._store.write(lambda db: self.save_server_starts(db, [number], server_started_at))
+        self._store.notifier.notify_new_worker()
         if self._poll_interval_s and self._poll_task is None:
             self._poll_task = asyncio.get_running_loop().create_task(self._poll_forever())
         return number
+
+    def _insert_worker(self, values: dict[str, Any], db: PgDatabase) -> int:
+        has_session = not (values["is_listener"] or db.connection.is_pooled)
+        return db.query(self.statements.register, {**values, "has_session": has_session})[0][0]
+
+    def lock_from_writer(self, db: PgDatabase) -> None:
+        """The session that writes is a new one: take the second lock of every worker again."""
+        if self._own_workers and not db.connection.is_pooled:
+            db.query(
+                self.statements.lock_from_writer, {"class": self._lock_class, "workers": IntArray(self._own_workers)}
+            )
+
+    def unlock_from_writer(self, worker: int, db: PgDatabase) -> None:
+        """Release the second lock of a worker."""
+        if not db.connection.is_pooled:
+            db.query("SELECT pg_advisory_unlock_shared(%s::int4, %s::int4)", (self._lock_class, -worker))
 
     def save_server_starts(self, db: Database, workers: Collection[int], server_started_at: float | None) -> None:
         """Save under which start of the server workers hold their locks. ``None``: their leases decide."""
@@ -285,6 +319,7 @@ class PgWorkers(Workers):
     async def retire(self, worker: int) -> None:
         await self._store.write(lambda db: retire_worker(db, worker, self._store.now()))
         self._own_workers.discard(worker)
+        await self._store.writer.run_in_thread(partial(self.unlock_from_writer, worker))
         self._store.notifier.notify_work()
         with suppress(StoreUnavailable):  # then the lock is free already
             await self._store.session.unlock_worker(worker)
@@ -325,7 +360,7 @@ class PgWorkers(Workers):
 
     def _can_trust_locks(self) -> bool:
         """Whether a free lock means that a worker is dead, and not that all workers were cut off a moment ago."""
-        return monotonic() - self._store.unreachable_at > REJOIN_GRACE_S
+        return monotonic() - self._store.cut_off_at > REJOIN_GRACE_S
 
     def _declare_dead(self, worker: PresumedDeadWorker, window: LeaseWindow, db: PgDatabase) -> ReapResult:
         """Declare a worker dead, unless another session holds the rows for long: commits must not wait for that."""
@@ -365,17 +400,39 @@ class PgWorkers(Workers):
             except Exception:
                 log.exception("looking for what has changed failed; trying again")
 
+    def check_deaths(self) -> None:
+        """Check all workers soon: one of them may have died."""
+        if self._poll_task is not None and (self._death_check is None or self._death_check.done()):
+            self._death_check = asyncio.get_running_loop().create_task(self._check_deaths())
+
+    async def _check_deaths(self) -> None:
+        try:
+            presumed_dead = await self._confirm_presumed_dead(max(self._own_workers, default=None))
+        except StoreError as error:
+            log.debug("dead workers could not be looked for; the next poll does: %s", error)
+            return
+        if presumed_dead:
+            self._presumed_dead = presumed_dead
+            self._store.report_change()
+
+    async def _confirm_presumed_dead(self, me: int | None) -> list[DeathEvidence]:
+        """The workers that seem to be dead, and still do after a while."""
+        presumed_dead = await self._find_presumed_dead(me)
+        if presumed_dead and self._poll_interval_s:
+            await asyncio.sleep(max(MIN_DEATH_RECHECK_DELAY_S, _RECHECK_CONNECT_FACTOR * self._store.connect_s))
+            workers = {evidence.worker for evidence in presumed_dead}
+            presumed_dead = [evidence for evidence in await self._find_presumed_dead(me) if evidence.worker in workers]
+        return presumed_dead
+
     async def _poll(self, me: int | None) -> None:
         polled = await self._run_poll_query(me)
         presumed_dead = polled.presumed_dead
         if presumed_dead or me is None or not self._poll_interval_s:  # otherwise only the worker's neighbors matter
-            presumed_dead = await self._find_presumed_dead(me)
-        if presumed_dead and self._poll_interval_s:
-            await asyncio.sleep(DEATH_RECHECK_DELAY_S)
-            workers = {evidence.worker for evidence in presumed_dead}
-            presumed_dead = [evidence for evidence in await self._find_presumed_dead(me) if evidence.worker in workers]
+            presumed_dead = await self._confirm_presumed_dead(me)
         self._has_polled = True
-        self._presumed_dead, self._polled_at = presumed_dead, polled.database_time
+        self._store.session.death_watch.fleet_size = polled.worker_count
+        self._presumed_dead = presumed_dead or self._presumed_dead  # perhaps another check has found some meanwhile
+        self._polled_at = polled.database_time
         self._store.notifier.is_followed = polled.is_followed
         if (
             presumed_dead

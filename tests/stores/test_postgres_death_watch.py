@@ -17,6 +17,7 @@ from holdfast.stores.postgres.death_watch import (
     TRY_INTERVAL_S,
     DeathWatch,
 )
+from waits import wait_until_sync
 
 CLASS = -7
 """Half of all schemas have a negative one."""
@@ -26,6 +27,7 @@ class Member:
     """A session with a worker, and its part in the watch."""
 
     def __init__(self, url: str, worker: int, class_: int = CLASS) -> None:
+        self._url = url
         self.db = Database(connect(url))
         self.worker = worker
         self.time = 100.0
@@ -43,6 +45,14 @@ class Member:
         return self.watch.check(self.db, {self.worker})  # type: ignore[arg-type]
 
     def die(self) -> None:
+        """End the session, and wait until the server has noticed."""
+        if self.db.connection.closed:
+            return
+        connection, self.db.connection = self.db.connection, connect(self._url)
+        pid = connection.info.backend_pid
+        connection.close()
+        count = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+        wait_until_sync(lambda: self.db.one(count, pid) == 0, "the session has ended")
         self.db.connection.close()
 
 

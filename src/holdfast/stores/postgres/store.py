@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -53,8 +54,11 @@ MAX_LOOP_BYTES = 1_000_000
 _MAX_CHANGE_PAUSE_S = 0.02
 """Maximum seconds between two changes reported to the engine: notifications come in bursts."""
 _CHANGE_PAUSE_FACTOR = 4
-"""The pause after a change, as a multiple of how long the engine took to handle it: the engine need not read all the
-time, and reads less often from a slow server."""
+"""The least time between two changes, as a multiple of how long the engine took to handle the first: the engine need
+not read all the time, and reads less often from a slow server."""
+_MAX_UNPAUSED_LOAD = 0.5
+"""The share of its time up to which an event loop that has just got work handles changes without a pause. A busier one
+gets more at once, and a worker that found nothing leaves the next run to those that are quicker."""
 _CAN_WATCH_SOCKETS = sys.platform != "win32"
 """Whether the usual event loops can wait for a socket of libpq."""
 
@@ -91,12 +95,14 @@ class PgStore(SqlStore):
         """The least seconds that connecting has taken."""
         self._change_event = asyncio.Event()
         self._change_reported_at = 0.0
+        self._change_reported_cpu = 0.0
+        """The CPU time of the event loop's thread then."""
         self._is_following = False
         """Whether other processes see that this one follows runs."""
         self._followed_at = 0.0
         self.notifier = Notifier(self.schema, self._notify)
-        self.claims = claims = PgClaims(self)
-        self.workers = self._workers = PgWorkers(self, claims, poll_interval_s)
+        self.claims = self._claims = PgClaims(self)
+        self.workers = self._workers = PgWorkers(self, self._claims, poll_interval_s)
         self.step_transactions = self._step_transactions = PgStepTransactions(self, self._libpq_url)
 
     # Opening and closing
@@ -113,7 +119,7 @@ class PgStore(SqlStore):
             partial(self._connect, durable=False),
             self.url,
             lock_class=compute_lock_class(self.schema),
-            channels=(self.notifier.work_channel, self.notifier.run_channel),
+            channels=(self.notifier.work_channel, self.notifier.run_channel, self.notifier.follower_channel),
             worker_channel=self.notifier.worker_channel,
             on_notification=self._on_notification,
             on_relocked=self._workers.save_server_starts,
@@ -280,8 +286,12 @@ class PgStore(SqlStore):
 
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
         loop = asyncio.get_running_loop()
-        pause = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * (loop.time() - self._change_reported_at))
-        await self._set_following(follow_runs)
+        elapsed = loop.time() - self._change_reported_at
+        pause = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * elapsed)
+        if self._claims.has_claimed and time.thread_time() - self._change_reported_cpu < _MAX_UNPAUSED_LOAD * elapsed:
+            pause = 0.0
+        if await self._set_following(follow_runs):
+            self._change_event.set()  # what happened until now was perhaps not notified: the caller reads again
         deadline = loop.time() + timeout_s
         if follow_runs and not self.session.is_listening:
             timeout_s = min(timeout_s, FOLLOW_POLL_INTERVAL_S)
@@ -295,11 +305,15 @@ class PgStore(SqlStore):
                 return False
         await asyncio.sleep(min(self._change_reported_at + pause, deadline) - loop.time())
         self._change_event.clear()
-        self._change_reported_at = loop.time()
+        self._change_reported_at, self._change_reported_cpu = loop.time(), time.thread_time()
+        self._claims.has_claimed = False
         return True
 
-    async def _set_following(self, is_following: bool) -> None:
-        """Let other processes know whether a reader here follows runs, or did so a moment ago."""
+    async def _set_following(self, is_following: bool) -> bool:
+        """Let other processes know whether a reader here follows runs, or did so a moment ago.
+
+        Returns whether it follows runs only from now on.
+        """
         now = asyncio.get_running_loop().time()
         if is_following:
             self._followed_at = now
@@ -307,10 +321,11 @@ class PgStore(SqlStore):
             self._is_following and now < self._followed_at + FOLLOW_FALLBACK_S
         )
         if is_current or not self.session.is_listening:
-            return
+            return False
         self._is_following = is_following
         with suppress(StoreUnavailable):
             await self.session.run(lambda db: self._workers.set_following(db, is_following))
+        return is_following
 
     def report_change(self) -> None:
         """End the wait for a change."""
@@ -319,6 +334,9 @@ class PgStore(SqlStore):
     def _on_notification(self, channel: str | None) -> None:
         if channel == self.notifier.worker_channel:
             self._workers.check_deaths()
+            return
+        if channel == self.notifier.follower_channel:
+            self.notifier.set_followed()
             return
         if channel is None:  # the session is gone, or it is a new one, without the followers' lock
             self._is_following = False

@@ -61,8 +61,8 @@ SERVER_STARTED_AT = (
 earlier."""
 MAX_NOTIFY_PAUSE_S = 0.02
 """Maximum pause after a notification before the next is sent, in seconds."""
-MIN_NOTIFY_PAUSE_S = 0.002
-_NOTIFY_PAUSE_FACTOR = 4
+MIN_NOTIFY_PAUSE_S = 0.0005
+_NOTIFY_PAUSE_FACTOR = 2
 """The pause after a notification, as a multiple of how long it took: all notifying sessions share one server lock, so a
 slow notification means that many sessions are notifying."""
 _RELOCK_DELAY_S = 0.02
@@ -231,9 +231,9 @@ class WorkerSession:
                     self._relock()
                 if self._held_locks and self.is_pooled:
                     self._abandon_locks()
-                self._watch_deaths()
                 self._send_notifications()
                 self._run_pending_work()
+                self._watch_deaths()  # after the work, which may have taken or released locks
                 self._wait()
             except Exception as error:
                 if self._ready_connection is not None:  # else it was logged already
@@ -296,6 +296,8 @@ class WorkerSession:
     def _watch_deaths(self) -> None:
         """Do this session's part in the watch for dead workers, if it has a worker itself."""
         watch = self.death_watch
+        if self._ready_connection is None:
+            return
         if not self._held_locks:
             if watch.is_leader:
                 self._reconnecting.run(watch.stop_leading, wait=False)

@@ -194,6 +194,8 @@ class PgClaims(SqlClaims):
         """What this process's workers serve, from their last request."""
         self.signal_cursor = 0
         """The cursor after the last read of signals."""
+        self.has_claimed = False
+        """Whether a claim has returned runs since the last change was reported."""
 
     async def claim(
         self,
@@ -207,6 +209,7 @@ class PgClaims(SqlClaims):
         runs = await super().claim(
             worker, workflows=workflows, queues=queues, limit=limit, suspect_delay_s=suspect_delay_s
         )
+        self.has_claimed = self.has_claimed or bool(runs)
         for run in runs:
             if run.is_limited:
                 self._store.notifier.track_limited(run)
@@ -382,7 +385,11 @@ class PgWorkers(Workers):
     def set_following(self, db: Database, is_following: bool) -> None:
         """Show other processes by a lock that a reader here follows runs, or stop showing it."""
         change = "lock" if is_following else "unlock"
-        db.query(f"SELECT pg_advisory_{change}_shared(%s::int4, %s::int4)", (self._lock_class, FOLLOWER_LOCK_ID))
+        notify = ", pg_notify(%(channel)s, '')" if is_following else ""  # else they learn of it with their next poll
+        db.query(
+            f"SELECT pg_advisory_{change}_shared(%(class)s::int4, %(number)s::int4){notify}",
+            {"class": self._lock_class, "number": FOLLOWER_LOCK_ID, "channel": self._store.notifier.follower_channel},
+        )
 
     # Polling
 

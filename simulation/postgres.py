@@ -15,6 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 
 from holdfast.stores.postgres import PgStore
+from holdfast.stores.postgres.connection_pool import ConnectionPool
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.death_watch import DeathWatch
@@ -104,7 +105,8 @@ class InlinePgStore(PgStore, InlineSqlStore):
         self, url: str, clock: Callable[[], float], writer: InlineConnectionWorker, reader: InlineConnectionWorker
     ) -> None:
         super().__init__(url, clock=clock, poll_interval_s=0.0)
-        self._write_worker, self._read_worker, self._client_read_worker = writer, reader, reader
+        self._write_worker, self._read_worker = writer, reader
+        self._client_readers = ConnectionPool(lambda: reader, 1)
         self._locks = WorkerLocks(writer, self.schema)
         self._worker_session = self._locks  # type: ignore[assignment]
         self.notifier = SilentNotifier(self.schema, self._notify)

@@ -1,7 +1,8 @@
 """The PostgreSQL store: which connection does what, and how processes learn of each other's changes.
 
 A process has three connections: one that writes, one that reads, and the worker session, which lives as long as the
-store and does everything that depends on a session. A fourth one is opened for lists that people request.
+store and does everything that depends on a session. A few more are opened for lists that people request (see
+``connection_pool``).
 
 **Notifications.** A commit that may concern other processes notifies them (see ``notifier``). The notification is never
 part of the commit, and goes through the worker session. If a process dies in between, others still find its changes:
@@ -26,6 +27,7 @@ from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.stores.clocks import DatabaseClock, monotonic
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.operations import Op, OpResult, OpStatus, Run
+from holdfast.stores.postgres.connection_pool import ConnectionPool
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.connections import close_on_error, connect, split_url
 from holdfast.stores.postgres.database import PgDatabase
@@ -43,6 +45,8 @@ from holdfast.stores.urls import redact_url, validate_namespace, with_namespace
 POLL_INTERVAL_S = 0.66
 """Seconds between two polls of an idle worker. With the renewals of its lease, this is less than two queries a
 second."""
+MAX_CLIENT_READ_CONNECTIONS = 4
+"""Maximum number of connections for clients' reads."""
 FOLLOW_POLL_INTERVAL_S = 0.25
 """Seconds between two reads of a follower of runs while notifications do not arrive."""
 FOLLOW_FALLBACK_S = 5.0
@@ -84,7 +88,7 @@ class PgStore(SqlStore):
         self.reader = RowReader(self.url)
         self._write_worker: ConnectionWorker | None = None
         self._read_worker: ConnectionWorker | None = None
-        self._client_read_worker: ConnectionWorker | None = None
+        self._client_readers: ConnectionPool | None = None
         self._worker_session: WorkerSession | None = None
         self._is_migrated = False
         self._schema_error: SchemaTooNew | None = None
@@ -135,10 +139,10 @@ class PgStore(SqlStore):
             session.close()
             raise
         self._write_worker, self._worker_session = writer, session
-        self._read_worker = self._make_connection_worker("reader")
-
-    def _make_connection_worker(self, name: str) -> ConnectionWorker:
-        return ConnectionWorker(self._connect, self.url, name)
+        self._read_worker = ConnectionWorker(self._connect, self.url, "reader")
+        self._client_readers = ConnectionPool(
+            lambda: ConnectionWorker(self._connect, self.url, "browser"), MAX_CLIENT_READ_CONNECTIONS
+        )
 
     def _connect(self, *, durable: bool = True) -> PgDatabase:
         began_at = monotonic()
@@ -180,8 +184,8 @@ class PgStore(SqlStore):
 
     def _close(self) -> None:
         """Close the connections. The locks of workers that have not retired end with the worker session."""
-        connections = (self._client_read_worker, self._read_worker, self._write_worker, self._worker_session)
-        self._client_read_worker = self._read_worker = self._write_worker = self._worker_session = None
+        connections = (self._client_readers, self._read_worker, self._write_worker, self._worker_session)
+        self._client_readers = self._read_worker = self._write_worker = self._worker_session = None
         for connection in connections:
             if connection is not None:
                 connection.close()
@@ -203,10 +207,7 @@ class PgStore(SqlStore):
         return await self._require_open(self._read_worker).run_in_thread(work)
 
     async def read_for_client(self, work: DatabaseWork[T]) -> T:
-        self._require_open(self._read_worker)
-        if self._client_read_worker is None:
-            self._client_read_worker = self._make_connection_worker("browser")
-        return await self._client_read_worker.run_in_thread(work)
+        return await self._require_open(self._client_readers).run(work)
 
     @property
     def writer(self) -> ConnectionWorker:

@@ -61,6 +61,10 @@ class WorkerLocks:
         """Do work in the session that has the locks."""
         return self._connection_worker.run_blocking(work)
 
+    async def run(self, work: Callable[[PgDatabase], T]) -> T:
+        """The same, for a caller that would wait."""
+        return self.run_blocking(work)
+
     async def lock_worker(self, worker: int) -> float:
         """Take a worker's lock; since when this server has its sessions."""
         take = f"SELECT pg_advisory_lock(%s::int4, %s::int4), {SERVER_STARTED_AT}"
@@ -78,7 +82,7 @@ class WorkerLocks:
             self._locked_workers.discard(worker)
             unlock = (
                 "SELECT pg_advisory_unlock(%(class)s::int4, %(worker)s::int4), "
-                "pg_advisory_unlock_shared(%(class)s::int4, -%(worker)s::int4)"
+                "pg_advisory_unlock(%(class)s::int4, -%(worker)s::int4)"
             )
             self.run_blocking(lambda db: db.query(unlock, {"class": self._lock_class, "worker": worker}))
 

@@ -13,6 +13,7 @@ from store_values import new_worker
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres import workers as workers_module
+from holdfast.stores.postgres.adapters import IntArray
 from holdfast.stores.postgres.workers import NEIGHBOR_COUNT
 from waits import wait_until
 
@@ -44,10 +45,18 @@ async def fleet(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list
         await store.close()
 
 
-def die(store: PgStore) -> None:
-    """Let the sessions end that hold the worker's locks, and have no others."""
-    store.session.close()
-    store.writer.close()
+async def die(*stores: PgStore) -> None:
+    """Let the sessions end that hold the workers' locks, and have no others."""
+    for store in stores:
+        store.session.close()
+        store.writer.close()
+    held = (
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid::int8 = ANY(%s::bigint[]) "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    workers = [worker for store in stores for worker in store.workers._own_workers]
+    locks = IntArray([*workers, *(2**32 - worker for worker in workers)])
+    await wait_until(lambda: stores[0].read(lambda db: db.query(held, (locks,)) == [(0,)]), "the locks are free")
 
 
 async def poll_and_reap(store: PgStore, worker: int) -> set[int]:
@@ -71,8 +80,7 @@ async def test_a_poll_takes_the_locks_of_neighbors_only(fleet: list[tuple[PgStor
 )
 async def test_any_death_is_noticed_at_the_next_poll(fleet: list[tuple[PgStore, int]], dead: list[int]):
     gone = {fleet[at][1] for at in dead}
-    for at in dead:
-        die(fleet[at][0])
+    await die(*(fleet[at][0] for at in dead))
     found: set[int] = set()
     for at, (store, worker) in enumerate(fleet):
         if at not in dead:
@@ -113,7 +121,7 @@ async def test_a_process_that_lost_its_own_session_takes_no_free_lock_for_a_deat
     await victim.read(lambda db: db.query("SELECT pg_terminate_backend(%s::int4, 5000)", (before,)))
     await wait_until(lambda: store.session._backend_pid != before and worker in store.session._held_locks)
     await wait_until(lambda: store.cut_off_at > 0)
-    die(victim)
+    await die(victim)
     assert await poll_and_reap(store, worker) == set()
     store.cut_off_at -= workers_module.REJOIN_GRACE_S  # as if that time had passed
     assert await poll_and_reap(store, worker) == {dead}
@@ -123,7 +131,7 @@ async def test_a_death_is_found_without_a_poll(fleet: list[tuple[PgStore, int]])
     """Polls are a billion seconds apart here: the leader, or whoever leads next, notices."""
     for at in (3, 0):  # the first one leads
         victim, dead = fleet[at]
-        die(victim)
+        await die(victim)
         found: set[int] = set()
         async with asyncio.timeout(10):
             while dead not in found:

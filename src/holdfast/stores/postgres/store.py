@@ -119,6 +119,7 @@ class PgStore(SqlStore):
         self._is_following = self._is_migrated = False
         self._schema_error = None
         writer = ConnectionWorker(self._connect_writer, self.url, "writer")
+        reader = ConnectionWorker(self._connect, self.url, "reader")
         session = WorkerSession(
             partial(self._connect, durable=False),
             self.url,
@@ -133,13 +134,15 @@ class PgStore(SqlStore):
                 lambda db: migrate(db.connection, self.schema, is_pooled=db.connection.is_pooled)
             )
             self._is_migrated = True
-            await session.start()
+            connects = session.start(), reader.run_in_thread(lambda _: None)  # at the same time
+            for error in await asyncio.gather(*connects, return_exceptions=True):
+                if error is not None:
+                    raise error
         except BaseException:
-            writer.close()
-            session.close()
+            for connection in (writer, reader, session):
+                connection.close()
             raise
-        self._write_worker, self._worker_session = writer, session
-        self._read_worker = ConnectionWorker(self._connect, self.url, "reader")
+        self._write_worker, self._read_worker, self._worker_session = writer, reader, session
         self._client_readers = ConnectionPool(
             lambda: ConnectionWorker(self._connect, self.url, "browser"), MAX_CLIENT_READ_CONNECTIONS
         )

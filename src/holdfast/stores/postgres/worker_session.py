@@ -268,8 +268,8 @@ class WorkerSession:
         self._backend_pid = connection.info.backend_pid
         if not self.is_pooled:
             connection.add_notify_handler(self._handle_notify)
-            for channel in self._channels:
-                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            listens = [sql.SQL("LISTEN {}").format(sql.Identifier(channel)) for channel in self._channels]
+            connection.execute(sql.SQL("; ").join(listens))  # in one round trip
         self._relock_at = 0.0
         self._ready_connection, self._last_error = connection, None
         if is_reconnect:

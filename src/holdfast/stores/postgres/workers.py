@@ -73,6 +73,9 @@ _LEASE_TIME = f"coalesce(%(time)s::float8, {_DATABASE_CLOCK})"
 """The database's clock, unless a test has its own."""
 
 
+FIRST_POLL_DELAY_S = 0.1
+"""Maximum seconds before the first poll. It takes long, because the server has no plan for it yet, and must not delay
+the first claim."""
 NEIGHBOR_COUNT = 3
 """How many workers each one watches: those with the next higher ids, in a circle."""
 
@@ -88,14 +91,14 @@ def _make_lock_test(number: int | str, shared: str = "") -> str:
 
 _IS_LOCK_FREE = (
     f"CASE WHEN server_started_at = {SERVER_STARTED_AT} AND {_make_lock_test('id', '_shared')} "
-    f"THEN {_make_lock_test('(-id)')} ELSE false END"
+    f"THEN {_make_lock_test('(-id)', '_shared')} ELSE false END"
 )
 """SQL for whether both locks of a worker are free on the server on which the worker took them. A Holdfast that takes
-only the first one is compatible."""
+only the first one is compatible. The test takes shared locks, so any number of workers can make it at once."""
 
 
-_LOCK_FROM_WRITER = "pg_advisory_lock_shared(%(class)s::int4, (-{})::int4)"
-"""SQL that takes the second lock of a worker: shared, because an earlier session of this process may still have it."""
+_LOCK_FROM_WRITER = "pg_try_advisory_lock(%(class)s::int4, (-{})::int4)"
+"""SQL that takes the second lock of a worker, unless an earlier session of this process still has it."""
 
 
 def compute_lock_class(schema: str) -> int:
@@ -146,9 +149,9 @@ class WorkerStatements:
             "lease_expires_at, heartbeat_at) SELECT %(token)s, %(name)s, %(host)s, %(pid)s, %(workflows)s, "
             "%(queues)s, %(is_listener)s, 'live', t.now, t.now + %(lease)s, t.now "
             f"FROM (SELECT {_LEASE_TIME} AS now) t RETURNING id, "
-            f"CASE WHEN %(has_session)s THEN {_LOCK_FROM_WRITER.format('id')}::text END"
+            f"CASE WHEN %(has_session)s THEN {_LOCK_FROM_WRITER.format('id')} END"
         )
-        self.lock_from_writer = f"SELECT {_LOCK_FROM_WRITER.format('q.id')}::text FROM unnest(%(workers)s) q(id)"
+        self.lock_from_writer = f"SELECT {_LOCK_FROM_WRITER.format('q.id')} FROM unnest(%(workers)s) q(id)"
         self.renew_lease = (
             f"UPDATE {workers} SET lease_expires_at = t.now + %(lease)s, heartbeat_at = t.now "
             f"FROM (SELECT {_LEASE_TIME} AS now) t WHERE id = %(worker)s AND state = 'live'"
@@ -168,13 +171,14 @@ class WorkerStatements:
             f"UNION ALL (SELECT *, 1 FROM ({serving} AND id < %(me)s) w ORDER BY id LIMIT {NEIGHBOR_COUNT})) w "
             f"ORDER BY lap, id LIMIT {NEIGHBOR_COUNT}"
         )
-        self.presumed_dead, presumed_dead_neighbors = (
-            f"SELECT json_agg(json_build_array(id, name, host, pid, heartbeat_at, lease_expires_at, lost)) FROM "
-            f"(SELECT w.*, {_IS_LOCK_FREE} AS lost FROM ({chosen}) w) w WHERE lost OR lease_expires_at < {_LEASE_TIME}"
+        presumed_dead, presumed_dead_neighbors = (
+            f"(SELECT json_agg(json_build_array(id, name, host, pid, heartbeat_at, lease_expires_at, lost)) FROM "
+            f"(SELECT w.*, {_IS_LOCK_FREE} AS lost FROM ({chosen}) w) w WHERE lost OR lease_expires_at < {_LEASE_TIME})"
             for chosen in (f"{serving} AND id <> %(me)s", self.neighbors)
         )
+        self.presumed_dead = f"SELECT {presumed_dead}, {_LEASE_TIME}"
         self.poll = (
-            f"SELECT ({presumed_dead_neighbors}), ({statements.HAS_DUE}), "
+            f"SELECT {presumed_dead_neighbors}, ({statements.HAS_DUE}), "
             f"EXISTS (SELECT 1 FROM {signals} s CROSS JOIN LATERAL (SELECT 1 FROM {runs} r WHERE r.key = s.run "
             f"AND r.owner + 0 = %(me)s OFFSET 0) r WHERE s.xid >= %(cursor)s::text::xid8) "
             f"OR EXISTS ({statements.REQUESTS.replace('%s', '%(me)s')}), "
@@ -240,13 +244,11 @@ class PgWorkers(Workers):
         """Own workers that were declared dead, and whose locks are still held here."""
         self._disabled_workflows = ""
         self._presumed_dead: list[DeathEvidence] = []
-        """Workers that the last poll found to be perhaps dead."""
-        self._polled_at = 0.0
-        """The database's clock at the last poll."""
+        """Workers that the last check found to be perhaps dead."""
+        self._checked_at = 0.0
+        """The database's clock at the last check."""
         self._poll_task: asyncio.Task[None] | None = None
         self._death_check: asyncio.Task[None] | None = None
-        self._has_polled = False
-
     def stop_polling(self) -> None:
         """The store is being closed."""
         for task in (self._poll_task, self._death_check):
@@ -277,7 +279,7 @@ class PgWorkers(Workers):
         self._own_workers.add(number)
         server_started_at = await self._store.session.lock_worker(number)
         if server_started_at is not None:  # until this is saved, the lease decides
-            await self._store.write(lambda db: self.save_server_starts(db, [number], server_started_at))
+            await self._store.session.run(lambda db: self.save_server_starts(db, [number], server_started_at))
         self._store.notifier.notify_new_worker()
         if self._poll_interval_s and self._poll_task is None:
             self._poll_task = asyncio.get_running_loop().create_task(self._poll_forever())
@@ -297,7 +299,7 @@ class PgWorkers(Workers):
     def unlock_from_writer(self, worker: int, db: PgDatabase) -> None:
         """Release the second lock of a worker."""
         if not db.connection.is_pooled:
-            db.query("SELECT pg_advisory_unlock_shared(%s::int4, %s::int4)", (self._lock_class, -worker))
+            db.query("SELECT pg_advisory_unlock(%s::int4, %s::int4)", (self._lock_class, -worker))
 
     def save_server_starts(self, db: Database, workers: Collection[int], server_started_at: float | None) -> None:
         """Save under which start of the server workers hold their locks. ``None``: their leases decide."""
@@ -330,11 +332,13 @@ class PgWorkers(Workers):
     async def reap_dead(
         self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
     ) -> ReapResult:
-        if self._poll_task is None or not self._has_polled:
+        if self._poll_task is None:
             await self._poll(except_worker)
+        elif not self._checked_at:
+            self._presumed_dead = await self._confirm_presumed_dead(except_worker)
         presumed_dead, self._presumed_dead = self._presumed_dead, []
         # The earlier of two times: the database's clock may have been set since the window was made.
-        until = self._polled_at if window is None else min(window.until, self._polled_at)
+        until = self._checked_at if window is None else min(window.until, self._checked_at)
         counted = LeaseWindow(0.0 if window is None else window.since, until)
         suspects = [
             evidence.worker
@@ -395,8 +399,10 @@ class PgWorkers(Workers):
 
     async def _poll_forever(self) -> None:
         is_failing = False
+        delay_s = FIRST_POLL_DELAY_S
         while True:
-            await asyncio.sleep(self._poll_interval_s)
+            await asyncio.sleep(min(delay_s, self._poll_interval_s))
+            delay_s = self._poll_interval_s
             try:
                 await self._poll(max(self._own_workers, default=None))
                 is_failing = False
@@ -436,10 +442,9 @@ class PgWorkers(Workers):
         presumed_dead = polled.presumed_dead
         if presumed_dead or me is None or not self._poll_interval_s:  # otherwise only the worker's neighbors matter
             presumed_dead = await self._confirm_presumed_dead(me)
-        self._has_polled = True
         self._store.session.death_watch.fleet_size = polled.worker_count
         self._presumed_dead = presumed_dead or self._presumed_dead  # perhaps another check has found some meanwhile
-        self._polled_at = polled.database_time
+        self._checked_at = polled.database_time
         self._store.notifier.is_followed = polled.is_followed
         if (
             presumed_dead
@@ -452,7 +457,9 @@ class PgWorkers(Workers):
 
     async def _find_presumed_dead(self, me: int | None) -> list[DeathEvidence]:
         values = {"class": self._lock_class, "time": self._store.lease_time, "me": me or 0}
-        [(found,)] = await self._store.read(lambda db: db.query(self.statements.presumed_dead, values))
+        [(found, self._checked_at)] = await self._store.read(
+            lambda db: db.query(self.statements.presumed_dead, values)
+        )
         return _parse_evidence(found)
 
     async def _run_poll_query(self, me: int | None) -> PollResult:

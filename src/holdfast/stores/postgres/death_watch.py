@@ -30,7 +30,7 @@ READ_INTERVAL_S = 0.05
 """Seconds between two readings of the leader."""
 LONE_READ_INTERVAL_S = 5.0
 """Seconds between two readings of a leader that has seen no other worker."""
-TRY_INTERVAL_S = 0.05
+TRY_INTERVAL_S = 0.08
 """Seconds after which some worker of the fleet tries to become the leader, on average."""
 _TRY_LEADER_LOCK = "SELECT pg_try_advisory_lock(%s::int4, %s::int4)"
 _RELEASE_LEADER_LOCK = "SELECT pg_advisory_unlock(%s::int4, %s::int4)"

@@ -43,8 +43,8 @@ from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.urls import redact_url, validate_namespace, with_namespace
 
 POLL_INTERVAL_S = 0.66
-"""Seconds between two polls of an idle worker. With the renewals of its lease, this is less than two queries a
-second."""
+"""Seconds between two polls of an idle worker that gets no notifications. With the renewals of its lease, this is less
+than two queries a second."""
 MAX_CLIENT_READ_CONNECTIONS = 4
 """Maximum number of connections for clients' reads."""
 FOLLOW_POLL_INTERVAL_S = 0.25

@@ -76,6 +76,8 @@ _LEASE_TIME = f"coalesce(%(time)s::float8, {_DATABASE_CLOCK})"
 FIRST_POLL_DELAY_S = 0.1
 """Maximum seconds before the first poll. It takes long, because the server has no plan for it yet, and must not delay
 the first claim."""
+_LISTENING_POLL_FACTOR = 1.5
+"""How much longer the interval between two polls is while notifications arrive, and deaths are noticed without it."""
 NEIGHBOR_COUNT = 3
 """How many workers each one watches: those with the next higher ids, in a circle."""
 
@@ -399,10 +401,10 @@ class PgWorkers(Workers):
 
     async def _poll_forever(self) -> None:
         is_failing = False
-        delay_s = FIRST_POLL_DELAY_S
+        delay_s = min(FIRST_POLL_DELAY_S, self._poll_interval_s)
         while True:
-            await asyncio.sleep(min(delay_s, self._poll_interval_s))
-            delay_s = self._poll_interval_s
+            await asyncio.sleep(delay_s)
+            delay_s = self._poll_interval_s * (_LISTENING_POLL_FACTOR if self._store.session.is_listening else 1)
             try:
                 await self._poll(max(self._own_workers, default=None))
                 is_failing = False

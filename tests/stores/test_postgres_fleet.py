@@ -148,3 +148,12 @@ async def test_a_follower_of_runs_is_seen(fleet: list[tuple[PgStore, int]]):
     await follower._set_following(True)
     await store.workers._poll(worker)
     assert store.notifier.is_followed
+
+
+async def test_a_new_follower_is_seen_without_a_poll(fleet: list[tuple[PgStore, int]]):
+    (follower, _), (store, worker), *_ = fleet
+    await store.workers._poll(worker)
+    assert not store.notifier.is_followed
+    assert await follower._set_following(True)  # it reads again, since it may have missed something until now
+    await wait_until(lambda: store.notifier.is_followed)
+    assert not await follower._set_following(True)

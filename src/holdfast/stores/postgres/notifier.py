@@ -2,8 +2,9 @@
 them. Two more channels are for new workers (see ``death_watch``) and for new followers.
 
 Most records notify no process: progress of a run matters only while some process follows runs, which it shows by a lock
-(see ``workers``). Progress is notified a moment later: perhaps the run ends until then. Processes that execute runs are notified whenever there may be work, and when a slot in a limited
-queue becomes free, if this process knows that the run had one.
+(see ``workers``). Progress is notified a moment later: perhaps the run has ended by then. Processes that execute runs
+are notified whenever there may be work, and when a slot in a limited queue becomes free, if this process knows that the
+run had one.
 """
 
 from __future__ import annotations

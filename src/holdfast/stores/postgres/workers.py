@@ -251,6 +251,7 @@ class PgWorkers(Workers):
         """The database's clock at the last check."""
         self._poll_task: asyncio.Task[None] | None = None
         self._death_check: asyncio.Task[None] | None = None
+
     def stop_polling(self) -> None:
         """The store is being closed."""
         for task in (self._poll_task, self._death_check):
@@ -459,9 +460,7 @@ class PgWorkers(Workers):
 
     async def _find_presumed_dead(self, me: int | None) -> list[DeathEvidence]:
         values = {"class": self._lock_class, "time": self._store.lease_time, "me": me or 0}
-        [(found, self._checked_at)] = await self._store.read(
-            lambda db: db.query(self.statements.presumed_dead, values)
-        )
+        [(found, self._checked_at)] = await self._store.read(lambda db: db.query(self.statements.presumed_dead, values))
         return _parse_evidence(found)
 
     async def _run_poll_query(self, me: int | None) -> PollResult:

@@ -11,6 +11,7 @@ from holdfast.core.states import RunState
 from holdfast.stores.operations import AppendRecord, FinishRun, OpStatus
 from holdfast.stores.postgres import notifier as notifier_module
 from holdfast.stores.postgres.notifier import Notifier
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -38,8 +39,7 @@ async def test_progress_is_notified_a_moment_later_and_an_end_at_once(delays: No
     await asyncio.sleep(4 * notifier_module._PROGRESS_DELAY_S)
     assert sent == ["s:runs"]  # the end has notified of the progress as well
     notifier.notify_commit([RECORD], [OpStatus.DONE])
-    while len(sent) < 2:
-        await asyncio.sleep(0.001)
+    await wait_until(lambda: len(sent) == 2)
 
 
 async def test_what_was_held_back_is_notified_when_a_follower_comes(delays: None):

@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
+
+import psutil
 
 from benchmarks import workloads
 from benchmarks.drivers import run_server
@@ -109,6 +112,41 @@ async def measure_fleet(folder: Path, rounds: int) -> list[Measurement]:
     ratio = median_ratio(ours, theirs)
     beside = f"bare {median(theirs):,.0f} commits/s: {ratio:.1f}"
     return [Measurement("Postgres: 400 runs x 10 steps, two workers", median(ours), "steps/s", beside)]
+
+
+async def measure_two_workers(folder: Path, rounds: int) -> list[Measurement]:
+    """The same work by one worker process and by two, in turns, and the CPU time that each step takes."""
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    cpu: dict[int, list[float]] = {1: [], 2: []}
+    async with run_server(folder) as url, Client(url) as client:
+        for _ in range(rounds):
+            for count in rates:
+                with ExitStack() as stack:
+                    processes = [psutil.Process(stack.enter_context(run_worker(url)).pid) for _ in range(count)]
+                    await client.run("sequence", 1)
+                    before = _read_cpu_s(processes)
+                    started = time.perf_counter()
+                    runs = await client.start_many("sequence", [(10,)] * 400)
+                    await asyncio.gather(*map(client.wait, runs))
+                    rates[count].append(4000 / (time.perf_counter() - started))
+                    cpu[count].append((_read_cpu_s(processes) - before) / 4000)
+    ratio = median_ratio(rates[2], rates[1])
+    beside = (
+        f"one worker {median(rates[1]):,.0f}: {ratio:.2f} times; CPU of workers and server a step "
+        f"{median(cpu[1]) * 1e6:.0f} and {median(cpu[2]) * 1e6:.0f} us"
+    )
+    title = "Postgres: 400 runs x 10 steps, two workers"
+    return [Measurement(title, median(rates[2]), "steps/s", beside, ">= 1.7 times one", ratio >= 1.7)]
+
+
+def _read_cpu_s(workers: list[psutil.Process]) -> float:
+    """The CPU time of these processes and of all PostgreSQL servers on this machine."""
+    servers = [process for process in psutil.process_iter(["name"]) if process.info["name"] == "postgres"]
+    total = 0.0
+    for process in (*workers, *servers):
+        with suppress(psutil.Error):  # a session that has just ended
+            total += sum(process.cpu_times()[:2])
+    return total
 
 
 async def measure_latency(folder: Path, rounds: int) -> list[Measurement]:
@@ -233,6 +271,7 @@ BENCHMARKS = {
     "postgres-sequential": measure_sequential,
     "postgres-together": measure_concurrent,
     "postgres-fleet": measure_fleet,
+    "postgres-two-workers": measure_two_workers,
     "postgres-latency": measure_latency,
     "postgres-takeover": measure_takeover,
     "postgres-idle": measure_idle,

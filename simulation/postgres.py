@@ -15,8 +15,10 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 
 from holdfast.stores.postgres import PgStore
+from holdfast.stores.postgres.connection_pool import ConnectionPool
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.database import PgDatabase
+from holdfast.stores.postgres.death_watch import DeathWatch
 from holdfast.stores.postgres.migrations import migrate
 from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.statements import PgStatements
@@ -45,6 +47,7 @@ class WorkerLocks:
     """The locks of a worker session, without its thread and its change feed."""
 
     is_listening = False
+    death_watch = DeathWatch(0)
 
     def __init__(self, connection_worker: InlineConnectionWorker, schema: str) -> None:
         self._connection_worker = connection_worker
@@ -57,6 +60,10 @@ class WorkerLocks:
     def run_blocking(self, work: Callable[[PgDatabase], T]) -> T:
         """Do work in the session that has the locks."""
         return self._connection_worker.run_blocking(work)
+
+    async def run(self, work: Callable[[PgDatabase], T]) -> T:
+        """The same, for a caller that would wait."""
+        return self.run_blocking(work)
 
     async def lock_worker(self, worker: int) -> float:
         """Take a worker's lock; since when this server has its sessions."""
@@ -73,8 +80,11 @@ class WorkerLocks:
         """Release the locks of workers that died."""
         if worker in self._locked_workers:
             self._locked_workers.discard(worker)
-            unlock = "SELECT pg_advisory_unlock(%s::int4, %s::int4)"
-            self.run_blocking(lambda db: db.query(unlock, (self._lock_class, worker)))
+            unlock = (
+                "SELECT pg_advisory_unlock(%(class)s::int4, %(worker)s::int4), "
+                "pg_advisory_unlock(%(class)s::int4, -%(worker)s::int4)"
+            )
+            self.run_blocking(lambda db: db.query(unlock, {"class": self._lock_class, "worker": worker}))
 
 
 class SilentNotifier(Notifier):
@@ -99,7 +109,8 @@ class InlinePgStore(PgStore, InlineSqlStore):
         self, url: str, clock: Callable[[], float], writer: InlineConnectionWorker, reader: InlineConnectionWorker
     ) -> None:
         super().__init__(url, clock=clock, poll_interval_s=0.0)
-        self._write_worker, self._read_worker, self._client_read_worker = writer, reader, reader
+        self._write_worker, self._read_worker = writer, reader
+        self._client_readers = ConnectionPool(lambda: reader, 1)
         self._locks = WorkerLocks(writer, self.schema)
         self._worker_session = self._locks  # type: ignore[assignment]
         self.notifier = SilentNotifier(self.schema, self._notify)

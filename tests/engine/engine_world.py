@@ -205,6 +205,7 @@ class World:
         elif isinstance(store, PgStore):
             store.session._wanted_locks.discard(runtime.worker_id)  # else it would take the lock again
             await store.session.run(partial(_unlock, store, runtime.worker_id))
+            await store.writer.run_in_thread(partial(store.workers.unlock_from_writer, runtime.worker_id))
         else:
             store.workers._locks.release(store.workers._own_workers[runtime.worker_id])
 

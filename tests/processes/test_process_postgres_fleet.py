@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import statistics
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from app_processes import App
@@ -20,6 +22,7 @@ SOON = 10.0
 """Seconds: far more than it takes on a busy machine, and far less than the lease that would decide otherwise."""
 SHORT_LEASE = 3.0
 KILLS = 2
+HELD_RUN_COUNT = 8
 QUIET = 3.0
 """Seconds for which an idle worker is watched."""
 
@@ -49,6 +52,54 @@ def test_the_runs_of_a_killed_worker_go_on_long_before_its_lease_ends(pg_world: 
     delays = kill_in_sequence(pg_world, LEASE, KILLS)
     print(f"\nSIGKILL to the next worker's first step: {', '.join(f'{delay:.2f}' for delay in delays)} s")
     assert statistics.median(delays) < SOON, delays
+
+
+def start_fleet(world: PgWorld) -> tuple[list[App], dict[str, int]]:
+    """Four workers, of which the first one watches the others, and the processes that hold runs, by run."""
+    workers = [world.worker(LEASE=LEASE) for _ in range(4)]
+    runs = [world.client.start_sync("held", f"{number}") for number in range(HELD_RUN_COUNT)]
+    return workers, {run: world.wait_for_line("hold", "start", run=run).pid for run in runs}
+
+
+def find_starts(world: PgWorld, run: str, dead: set[int]) -> list[float]:
+    """When the step that a gate holds back was started by workers that are not dead."""
+    return [line.at for line in world.lines("hold", "start", run=run) if line.pid not in dead]
+
+
+def check_runs_continue(world: PgWorld, holders: dict[str, int], killed: list[App], killed_at: float) -> None:
+    """The runs of killed workers are taken over soon, and no run of the others is."""
+    dead = {app.pid for app in killed}
+    for run, holder in holders.items():
+        if holder in dead:
+            starts = partial(find_starts, world, run, dead)
+            wait_until_sync(starts, f"{run} is taken over")
+            assert starts()[0] - killed_at < SOON
+    for number in range(HELD_RUN_COUNT):
+        world.open_gate(f"{number}")
+    for run, holder in holders.items():
+        assert world.wait_for_end(run).epoch == 1 + (holder in dead)
+        assert len(world.lines("hold", "start", run=run)) == 1 + (holder in dead)
+        assert len(world.lines("call", "start", run=run)) == 2
+    check_end(world.snapshot(), killed=[*dead])
+
+
+def test_when_the_worker_that_watches_dies_together_with_another_one_the_rest_take_over(pg_world: PgWorld):
+    workers, holders = start_fleet(pg_world)
+    killed = [workers[0], next((app for app in workers[1:] if app.pid in holders.values()), workers[1])]
+    killed_at = min(app.kill() for app in killed)
+    check_runs_continue(pg_world, holders, killed, killed_at)
+
+
+def test_while_the_worker_that_watches_is_suspended_the_others_still_notice_a_death(pg_world: PgWorld):
+    (leader, *others), holders = start_fleet(pg_world)
+    leader.send(signal.SIGSTOP)
+    victim = next((app for app in others if app.pid in holders.values()), others[0])
+    killed_at = victim.kill()
+    try:
+        wait_until_sync(lambda: victim.pid not in pg_world.live_workers().values(), "the death is noticed")
+    finally:
+        leader.send(signal.SIGCONT)
+    check_runs_continue(pg_world, holders, [victim], killed_at)
 
 
 def check_behind_pooler(world: PgWorld, url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def let_go(store: PgStore, worker: int) -> None:
     assert store.session.run_blocking(lambda db: db.query(unlock, (compute_lock_class(store.schema), worker))) == [
         (True,)
     ]
+    store.writer.run_blocking(partial(store.workers.unlock_from_writer, worker))
 
 
 ENCRYPTION = AesEncryption(bytes(range(32)))

@@ -41,6 +41,9 @@ class Database:
         cursor = self.connection.execute(statement.encode(), values)
         return cursor.fetchall() if cursor.description else []
 
+    def query(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return self.ask(statement, *values)
+
     def one(self, statement: str, *values: Any) -> Any:
         return self.ask(statement, *values)[0][0]
 

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.asyncio
 
 CLASS = 7
 CHANNEL = "holdfast news"  # an identifier that needs quotes
+WORKER_CHANNEL = "holdfast workers"
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,7 @@ class OpenSession:
 
     def __init__(self, url: str) -> None:
         self.notifications: list[str | None] = []
+        self.death_check_count = 0
         self.relocked: list[tuple[list[int], float]] = []
         self.loop = asyncio.get_running_loop()
         self.session = WorkerSession(
@@ -55,13 +57,17 @@ class OpenSession:
             redact_url(url),
             lock_class=CLASS,
             channels=[CHANNEL, "other"],
+            worker_channel=WORKER_CHANNEL,
             on_notification=self.on_notification,
             on_relocked=self.on_relocked,
         )
 
     def on_notification(self, channel: str | None) -> None:
         assert asyncio.get_running_loop() is self.loop
-        self.notifications.append(channel)
+        if channel == WORKER_CHANNEL:
+            self.death_check_count += 1
+        else:
+            self.notifications.append(channel)
 
     def on_relocked(self, database: Database, workers: Collection[int], began: float) -> None:
         assert database.one("SELECT 1") == 1
@@ -141,6 +147,32 @@ async def test_after_its_session_was_ended_it_locks_and_listens_again(url: str, 
         assert set(opened.notifications) == {None}
         notify(outside)
         await wait_until(lambda: CHANNEL in opened.notifications)
+
+
+async def test_a_session_that_ends_is_noticed_by_the_leader_and_a_leader_that_ends_by_the_others(url: str) -> None:
+    async with open_session(url) as other, open_session(url) as last:
+        async with open_session(url) as leader:
+            for worker, opened in enumerate((leader, other, last), 31):
+                await opened.session.lock_worker(worker)
+                opened.session.notify(WORKER_CHANNEL)
+                await wait_until(lambda: leader.death_check_count)
+            await wait_until(lambda: leader.session.death_watch._held_locks == {31, 32, 33})
+            assert (other.death_check_count, last.death_check_count) == (0, 0)
+            checks = leader.death_check_count
+            last.session.close()
+            await wait_until(lambda: leader.death_check_count > checks)
+        await wait_until(lambda: other.death_check_count)  # now it leads
+        assert other.session.death_watch.is_leader
+
+
+async def test_a_session_without_workers_stops_leading(url: str) -> None:
+    async with open_session(url) as opened, open_session(url) as other:
+        await opened.session.lock_worker(41)
+        await wait_until(lambda: opened.session.death_watch.is_leader)
+        await other.session.lock_worker(42)
+        await opened.session.unlock_worker(41)
+        await wait_until(lambda: other.session.death_watch.is_leader)
+        assert not opened.session.death_watch.is_leader
 
 
 async def test_reporting_a_lock_is_retried(

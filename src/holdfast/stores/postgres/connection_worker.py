@@ -187,6 +187,11 @@ class ConnectionWorker:
         the thread reads the socket."""
         self._thread_job_count = 0
 
+    @property
+    def job_count(self) -> int:
+        """How many callers use the connection, or wait for it."""
+        return self._thread_job_count
+
     def run_on_loop(self, work: Callable[[PgDatabase], SocketGenerator[T] | None]) -> asyncio.Future[T | None] | None:
         """Do work that only waits for the socket, without a thread.
 

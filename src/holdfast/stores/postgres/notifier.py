@@ -1,9 +1,10 @@
 """Which processes are notified of a commit: on one channel those that execute runs, on the other those that follow
-them.
+them. Two more channels are for new workers (see ``death_watch``) and for new followers.
 
 Most records notify no process: progress of a run matters only while some process follows runs, which it shows by a lock
-(see ``workers``). Processes that execute runs are notified whenever there may be work, and when a slot in a limited
-queue becomes free, if this process knows that the run had one.
+(see ``workers``). Progress is notified a moment later: perhaps the run has ended by then. Processes that execute runs
+are notified whenever there may be work, and when a slot in a limited queue becomes free, if this process knows that the
+run had one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from holdfast.stores.operations import (
     StartResult,
 )
 
+_PROGRESS_DELAY_S = 0.005
+"""Seconds after which progress of a run is notified."""
 _UNFOLLOWED_INTERVAL_S = 0.2
 """Seconds between two notifications about runs while no process seems to follow any."""
 _MAX_LIMITED_RUNS = 100_000
@@ -41,6 +44,7 @@ class Notifier:
 
     def __init__(self, schema: str, notify: Callable[[str], None]) -> None:
         self.work_channel, self.run_channel = f"{schema}:work", f"{schema}:runs"
+        self.worker_channel, self.follower_channel = f"{schema}:workers", f"{schema}:followers"
         self.is_followed = False
         """Whether some process follows runs."""
         self._notify = notify
@@ -51,13 +55,13 @@ class Notifier:
 
     def notify_commit(self, ops: Sequence[Op], answers: Sequence[OpResult]) -> None:
         """Notify others of what these operations may have changed, by their answers."""
-        work = runs = False
+        work = runs = progress = False
         for op, answer in zip(ops, answers, strict=True):
             kind = type(op)
             if self._limited_runs and self._has_freed_slot(op, answer):
                 work = True
             if kind is AppendRecord or kind is AppendLiveEvents or kind is ParkRun:
-                runs = runs or self.is_followed
+                progress = self.is_followed
             elif kind is FinishRun:
                 runs = True
                 work = work or answer is OpStatus.DONE_NOTIFIED
@@ -69,10 +73,16 @@ class Notifier:
             self.notify_work()
         if runs:
             self._notify_runs()
+        elif progress:
+            self._notify_later(_PROGRESS_DELAY_S)
 
     def notify_work(self) -> None:
         """Notify workers that there may be work."""
         self._notify(self.work_channel)
+
+    def notify_new_worker(self) -> None:
+        """Notify the worker that watches the others that there is one more."""
+        self._notify(self.worker_channel)
 
     def notify_all(self) -> None:
         """Notify workers that there may be work, and followers that runs may have ended."""
@@ -99,12 +109,26 @@ class Notifier:
     def _notify_runs(self) -> None:
         """Notify at once if runs are followed, otherwise now and then: a follower may have just started."""
         loop = asyncio.get_running_loop()
-        if self.is_followed or loop.time() - self._notified_at >= _UNFOLLOWED_INTERVAL_S:
+        elapsed = loop.time() - self._notified_at
+        if self.is_followed or elapsed >= _UNFOLLOWED_INTERVAL_S:
             self._notified_at = loop.time()
             self._notify(self.run_channel)
-        elif self._delayed_notify is None:
-            self._delayed_notify = loop.call_at(self._notified_at + _UNFOLLOWED_INTERVAL_S, self._notify_delayed)
+            if self._delayed_notify is not None:
+                self._delayed_notify.cancel()
+                self._delayed_notify = None
+        else:
+            self._notify_later(_UNFOLLOWED_INTERVAL_S - elapsed)
+
+    def _notify_later(self, delay_s: float) -> None:
+        if self._delayed_notify is None:
+            self._delayed_notify = asyncio.get_running_loop().call_later(delay_s, self._notify_delayed)
 
     def _notify_delayed(self) -> None:
         self._delayed_notify = None
         self._notify_runs()
+
+    def set_followed(self) -> None:
+        """A process has begun to follow runs: notify it of what was held back."""
+        self.is_followed = True
+        if self._delayed_notify is not None:
+            self._notify_runs()

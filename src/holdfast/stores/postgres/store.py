@@ -1,7 +1,8 @@
 """The PostgreSQL store: which connection does what, and how processes learn of each other's changes.
 
 A process has three connections: one that writes, one that reads, and the worker session, which lives as long as the
-store and does everything that depends on a session. A fourth one is opened for lists that people request.
+store and does everything that depends on a session. A few more are opened for lists that people request (see
+``connection_pool``).
 
 **Notifications.** A commit that may concern other processes notifies them (see ``notifier``). The notification is never
 part of the commit, and goes through the worker session. If a process dies in between, others still find its changes:
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,6 +27,7 @@ from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.stores.clocks import DatabaseClock, monotonic
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.operations import Op, OpResult, OpStatus, Run
+from holdfast.stores.postgres.connection_pool import ConnectionPool
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.connections import close_on_error, connect, split_url
 from holdfast.stores.postgres.database import PgDatabase
@@ -40,8 +43,10 @@ from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.urls import redact_url, validate_namespace, with_namespace
 
 POLL_INTERVAL_S = 0.66
-"""Seconds between two polls of an idle worker. With the renewals of its lease, this is less than two queries a
-second."""
+"""Seconds between two polls of an idle worker that gets no notifications. With the renewals of its lease, this is less
+than two queries a second."""
+MAX_CLIENT_READ_CONNECTIONS = 4
+"""Maximum number of connections for clients' reads."""
 FOLLOW_POLL_INTERVAL_S = 0.25
 """Seconds between two reads of a follower of runs while notifications do not arrive."""
 FOLLOW_FALLBACK_S = 5.0
@@ -53,8 +58,11 @@ MAX_LOOP_BYTES = 1_000_000
 _MAX_CHANGE_PAUSE_S = 0.02
 """Maximum seconds between two changes reported to the engine: notifications come in bursts."""
 _CHANGE_PAUSE_FACTOR = 4
-"""The pause after a change, as a multiple of how long the engine took to handle it: the engine need not read all the
-time, and reads less often from a slow server."""
+"""The least time between two changes, as a multiple of how long the engine took to handle the first: the engine need
+not read all the time, and reads less often from a slow server."""
+_MAX_UNPAUSED_LOAD = 0.5
+"""The share of its time up to which an event loop that has just got work handles changes without a pause. A busier one
+gets more at once, and a worker that found nothing leaves the next run to those that are quicker."""
 _CAN_WATCH_SOCKETS = sys.platform != "win32"
 """Whether the usual event loops can wait for a socket of libpq."""
 
@@ -80,21 +88,25 @@ class PgStore(SqlStore):
         self.reader = RowReader(self.url)
         self._write_worker: ConnectionWorker | None = None
         self._read_worker: ConnectionWorker | None = None
-        self._client_read_worker: ConnectionWorker | None = None
+        self._client_readers: ConnectionPool | None = None
         self._worker_session: WorkerSession | None = None
         self._is_migrated = False
         self._schema_error: SchemaTooNew | None = None
         """Set when a newer Holdfast has migrated the schema: every operation raises it from then on."""
-        self.unreachable_at = float("-inf")
-        """When an attempt to connect last failed, in ``monotonic`` time."""
+        self.cut_off_at = float("-inf")
+        """When this process last could not connect, or lost the worker session, in ``monotonic`` time."""
+        self.connect_s = float("inf")
+        """The least seconds that connecting has taken."""
         self._change_event = asyncio.Event()
         self._change_reported_at = 0.0
+        self._change_reported_cpu = 0.0
+        """The CPU time of the event loop's thread then."""
         self._is_following = False
         """Whether other processes see that this one follows runs."""
         self._followed_at = 0.0
         self.notifier = Notifier(self.schema, self._notify)
-        self.claims = claims = PgClaims(self)
-        self.workers = self._workers = PgWorkers(self, claims, poll_interval_s)
+        self.claims = self._claims = PgClaims(self)
+        self.workers = self._workers = PgWorkers(self, self._claims, poll_interval_s)
         self.step_transactions = self._step_transactions = PgStepTransactions(self, self._libpq_url)
 
     # Opening and closing
@@ -106,12 +118,14 @@ class PgStore(SqlStore):
         self.notifier = Notifier(self.schema, self._notify)
         self._is_following = self._is_migrated = False
         self._schema_error = None
-        writer = self._make_connection_worker("writer")
+        writer = ConnectionWorker(self._connect_writer, self.url, "writer")
+        reader = ConnectionWorker(self._connect, self.url, "reader")
         session = WorkerSession(
             partial(self._connect, durable=False),
             self.url,
             lock_class=compute_lock_class(self.schema),
-            channels=(self.notifier.work_channel, self.notifier.run_channel),
+            channels=(self.notifier.work_channel, self.notifier.run_channel, self.notifier.follower_channel),
+            worker_channel=self.notifier.worker_channel,
             on_notification=self._on_notification,
             on_relocked=self._workers.save_server_starts,
         )
@@ -120,28 +134,38 @@ class PgStore(SqlStore):
                 lambda db: migrate(db.connection, self.schema, is_pooled=db.connection.is_pooled)
             )
             self._is_migrated = True
-            await session.start()
+            connects = session.start(), reader.run_in_thread(lambda _: None)  # at the same time
+            for error in await asyncio.gather(*connects, return_exceptions=True):
+                if error is not None:
+                    raise error
         except BaseException:
-            writer.close()
-            session.close()
+            for connection in (writer, reader, session):
+                connection.close()
             raise
-        self._write_worker, self._worker_session = writer, session
-        self._read_worker = self._make_connection_worker("reader")
-
-    def _make_connection_worker(self, name: str) -> ConnectionWorker:
-        return ConnectionWorker(self._connect, self.url, name)
+        self._write_worker, self._read_worker, self._worker_session = writer, reader, session
+        self._client_readers = ConnectionPool(
+            lambda: ConnectionWorker(self._connect, self.url, "browser"), MAX_CLIENT_READ_CONNECTIONS
+        )
 
     def _connect(self, *, durable: bool = True) -> PgDatabase:
+        began_at = monotonic()
         try:
             connection = connect(self._libpq_url, durable=durable)
         except StoreUnavailable:
-            self.unreachable_at = monotonic()
+            self.cut_off_at = monotonic()
             raise
+        self.connect_s = min(self.connect_s, monotonic() - began_at)
         self._clock.sync(*connection.clock_sample)
         if self._is_migrated:
             with close_on_error(connection, self.url):
                 self.check_schema(read_compatible_from(connection, self.schema))
         return PgDatabase(connection, self.schema)
+
+    def _connect_writer(self) -> PgDatabase:
+        database = self._connect()
+        with close_on_error(database.connection, self.url):
+            self._workers.lock_from_writer(database)
+        return database
 
     def check_schema(self, compatible_from: int) -> None:
         """Refuse all operations from now on if a newer Holdfast has migrated the schema."""
@@ -163,8 +187,8 @@ class PgStore(SqlStore):
 
     def _close(self) -> None:
         """Close the connections. The locks of workers that have not retired end with the worker session."""
-        connections = (self._client_read_worker, self._read_worker, self._write_worker, self._worker_session)
-        self._client_read_worker = self._read_worker = self._write_worker = self._worker_session = None
+        connections = (self._client_readers, self._read_worker, self._write_worker, self._worker_session)
+        self._client_readers = self._read_worker = self._write_worker = self._worker_session = None
         for connection in connections:
             if connection is not None:
                 connection.close()
@@ -186,10 +210,7 @@ class PgStore(SqlStore):
         return await self._require_open(self._read_worker).run_in_thread(work)
 
     async def read_for_client(self, work: DatabaseWork[T]) -> T:
-        self._require_open(self._read_worker)
-        if self._client_read_worker is None:
-            self._client_read_worker = self._make_connection_worker("browser")
-        return await self._client_read_worker.run_in_thread(work)
+        return await self._require_open(self._client_readers).run(work)
 
     @property
     def writer(self) -> ConnectionWorker:
@@ -269,8 +290,12 @@ class PgStore(SqlStore):
 
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
         loop = asyncio.get_running_loop()
-        pause = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * (loop.time() - self._change_reported_at))
-        await self._set_following(follow_runs)
+        elapsed = loop.time() - self._change_reported_at
+        pause = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * elapsed)
+        if self._claims.has_claimed and time.thread_time() - self._change_reported_cpu < _MAX_UNPAUSED_LOAD * elapsed:
+            pause = 0.0
+        if await self._set_following(follow_runs):
+            self._change_event.set()  # what happened until now was perhaps not notified: the caller reads again
         deadline = loop.time() + timeout_s
         if follow_runs and not self.session.is_listening:
             timeout_s = min(timeout_s, FOLLOW_POLL_INTERVAL_S)
@@ -284,11 +309,15 @@ class PgStore(SqlStore):
                 return False
         await asyncio.sleep(min(self._change_reported_at + pause, deadline) - loop.time())
         self._change_event.clear()
-        self._change_reported_at = loop.time()
+        self._change_reported_at, self._change_reported_cpu = loop.time(), time.thread_time()
+        self._claims.has_claimed = False
         return True
 
-    async def _set_following(self, is_following: bool) -> None:
-        """Let other processes know whether a reader here follows runs, or did so a moment ago."""
+    async def _set_following(self, is_following: bool) -> bool:
+        """Let other processes know whether a reader here follows runs, or did so a moment ago.
+
+        Returns whether it follows runs only from now on.
+        """
         now = asyncio.get_running_loop().time()
         if is_following:
             self._followed_at = now
@@ -296,17 +325,25 @@ class PgStore(SqlStore):
             self._is_following and now < self._followed_at + FOLLOW_FALLBACK_S
         )
         if is_current or not self.session.is_listening:
-            return
+            return False
         self._is_following = is_following
         with suppress(StoreUnavailable):
             await self.session.run(lambda db: self._workers.set_following(db, is_following))
+        return is_following
 
     def report_change(self) -> None:
         """End the wait for a change."""
         self._change_event.set()
 
     def _on_notification(self, channel: str | None) -> None:
-        if channel is None:  # the session is a new one, without the followers' lock
+        if channel == self.notifier.worker_channel:
+            self._workers.check_deaths()
+            return
+        if channel == self.notifier.follower_channel:
+            self.notifier.set_followed()
+            return
+        if channel is None:  # the session is gone, or it is a new one, without the followers' lock
             self._is_following = False
+            self.cut_off_at = monotonic()
         if channel != self.notifier.run_channel or self._is_following:
             self._change_event.set()

@@ -5,6 +5,7 @@
 - It **renews leases**: ``run_blocking`` is called from the heartbeat's thread, and works while the event loop is
   blocked.
 - It **listens**, and passes notifications of other processes to the event loop.
+- It takes part in the **watch** for dead workers (see ``death_watch``), whatever the event loop is doing.
 - It **notifies** other processes, and never makes the loop wait for that. The first notification goes out at once;
   those that follow soon after are sent together, at most 20 ms later.
 
@@ -46,6 +47,7 @@ from holdfast.stores.postgres.adapters import IntArray, TextArray
 from holdfast.stores.postgres.connection_worker import ReconnectingConnection
 from holdfast.stores.postgres.connections import LOCK_TIMEOUT_S, Connection
 from holdfast.stores.postgres.database import PgDatabase
+from holdfast.stores.postgres.death_watch import DeathWatch
 from holdfast.stores.postgres.errors import translate_error
 
 log = logging.getLogger("holdfast.stores")
@@ -59,11 +61,11 @@ SERVER_STARTED_AT = (
 earlier."""
 MAX_NOTIFY_PAUSE_S = 0.02
 """Maximum pause after a notification before the next is sent, in seconds."""
-MIN_NOTIFY_PAUSE_S = 0.002
-_NOTIFY_PAUSE_FACTOR = 4
+MIN_NOTIFY_PAUSE_S = 0.0005
+_NOTIFY_PAUSE_FACTOR = 2
 """The pause after a notification, as a multiple of how long it took: all notifying sessions share one server lock, so a
 slow notification means that many sessions are notifying."""
-_RELOCK_DELAY_S = 0.05
+_RELOCK_DELAY_S = 0.02
 """Seconds until a lock that another session holds is tried again. Most likely that is an earlier session of this
 process that has not ended yet, or a worker that tests whether the lock is free. It must be tried again before others
 test it a second time."""
@@ -78,6 +80,7 @@ class WorkerSession:
     ``lock_class`` is the first half of the session locks' numbers; the other half is the worker's id.
     ``on_notification`` is called on the event loop with the channel on which another process has notified, or with
     ``None`` if notifications may be missed from now on (the connection is lost) or may have been missed (it is back).
+    It is called with ``worker_channel`` when a worker may have died; new workers notify the leader on that channel.
     ``on_relocked`` is called in the session's thread, with ids of workers whose locks were taken after ``lock_worker``
     had returned, and with the ``SERVER_STARTED_AT`` under which they are held now; ``None``: they are no longer held,
     because the connection turned out to be pooled.
@@ -90,12 +93,15 @@ class WorkerSession:
         *,
         lock_class: int,
         channels: Collection[str],
+        worker_channel: str,
         on_notification: Callable[[str | None], None],
         on_relocked: Callable[[PgDatabase, Collection[int], float | None], None],
     ) -> None:
         self._reconnecting = ReconnectingConnection(connect, display_url)
         self._lock_class = lock_class
-        self._channels = tuple(channels)
+        self._channels = (*channels, worker_channel)
+        self._worker_channel = worker_channel
+        self.death_watch = DeathWatch(lock_class)
         self._on_notification = on_notification
         self._on_relocked = on_relocked
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -227,6 +233,7 @@ class WorkerSession:
                     self._abandon_locks()
                 self._send_notifications()
                 self._run_pending_work()
+                self._watch_deaths()  # after the work, which may have taken or released locks
                 self._wait()
             except Exception as error:
                 if self._ready_connection is not None:  # else it was logged already
@@ -261,8 +268,8 @@ class WorkerSession:
         self._backend_pid = connection.info.backend_pid
         if not self.is_pooled:
             connection.add_notify_handler(self._handle_notify)
-            for channel in self._channels:
-                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            listens = [sql.SQL("LISTEN {}").format(sql.Identifier(channel)) for channel in self._channels]
+            connection.execute(sql.SQL("; ").join(listens))  # in one round trip
         self._relock_at = 0.0
         self._ready_connection, self._last_error = connection, None
         if is_reconnect:
@@ -286,7 +293,21 @@ class WorkerSession:
         self._reconnecting.run(lambda db: self._on_relocked(db, self._held_locks, None), wait=False)
         self._clear_locks()
 
+    def _watch_deaths(self) -> None:
+        """Do this session's part in the watch for dead workers, if it has a worker itself."""
+        watch = self.death_watch
+        if self._ready_connection is None:
+            return
+        if not self._held_locks:
+            if watch.is_leader:
+                self._reconnecting.run(watch.stop_leading, wait=False)
+        elif not watch.get_wait_s() and self._reconnecting.run(
+            lambda db: watch.check(db, self._held_locks), wait=False
+        ):
+            self._schedule_callback(self._worker_channel)
+
     def _clear_locks(self) -> None:
+        self.death_watch.reset()
         self._held_locks.clear()
         self._unreported_locks.clear()
 
@@ -358,6 +379,8 @@ class WorkerSession:
                 waits.append(max(0.0, self._get_notify_delay_s()))
             if self._has_pending_locks():
                 waits.append(max(0.0, self._relock_at - time.monotonic()))
+            if self._held_locks:
+                waits.append(self.death_watch.get_wait_s())
         readable = _poll_readable(files, min(waits, default=None))
         if self._wake_receiver in readable:
             try:
@@ -375,7 +398,11 @@ class WorkerSession:
                 connection.pgconn.notify_handler(notification)
 
     def _handle_notify(self, notification: psycopg.Notify) -> None:
-        if notification.pid != self._backend_pid:  # this store knows its own changes
+        if notification.pid == self._backend_pid:
+            return  # this store knows its own changes
+        if notification.channel == self._worker_channel:
+            self.death_watch.expedite()
+        else:
             self._schedule_callback(notification.channel)
 
     def _schedule_callback(self, channel: str | None) -> None:

@@ -1,24 +1,27 @@
 """Workers on a PostgreSQL database: registering, and finding out which of them are dead.
 
-A worker holds a session lock (see ``worker_session``), and its row says when the server started on which it took the
-lock. The lock is free as soon as the process or its connection is gone: then the worker is presumed dead. Perhaps only
-the connection was cut; a live worker takes its lock again in a moment. So such a worker is checked twice.
+A worker holds two locks, each in a session of its own: one in the worker session (see ``worker_session``), and one in
+the session that writes. Its row says when the server started on which it took them. The server frees both as soon as
+the process is gone: then the worker is presumed dead. A lost connection frees only one. Perhaps all of its connections
+were cut; a live worker takes its locks again in a moment. So such a worker is checked twice, and the time in between is
+a multiple of how long it takes to connect.
 
 Without a lock of its own (behind a pooler), or on a server that has been restarted since, the lease decides, by the
 database's clock, and as far as the caller's window reaches (see ``leases``). A listener never has a lock: only
 ``reap_dead`` with ``include_listeners`` looks for listeners whose lease has passed.
 
-**Neighbors.** Each worker watches the few that come after it in a circle, so a check costs the same in a fleet of any
-size. Whichever workers die, at least one live worker watches one of them. It then checks all workers, since deaths come
-in groups.
+**Deaths** are noticed by the worker that watches all locks (see ``death_watch``). Where that one fails, and for expired
+leases, each worker's poll checks its neighbors, the few that come after it in a circle, so a check costs the same in a
+fleet of any size. Whichever workers die, at least one live worker watches one of them. It then checks all workers,
+since deaths come in groups.
 
 **One poll for everything.** A worker that has nothing to do sends one query now and then, about everything that may
 concern it without a notification: workers that seem to be dead, runs that are due, signals and requests for the runs
 that it holds, workflows that were disabled or enabled, and whether a newer Holdfast has migrated the schema.
 
 **Cut off.** The server drops the locks of all workers when it loses its connections to them, as when a network is away.
-A process that could not connect itself knows that others could not either, and gives them time to come back
-(``REJOIN_GRACE_S``) before it takes a free lock for a death.
+A process that lost its own session, or could not connect, knows that others may be cut off as well, and gives them time
+to come back (``REJOIN_GRACE_S``) before it takes a free lock for a death.
 """
 
 from __future__ import annotations
@@ -37,8 +40,10 @@ from holdfast.stores.claims import NewSignals
 from holdfast.stores.clocks import monotonic
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import Run
+from holdfast.stores.postgres.adapters import IntArray
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.database import PgDatabase
+from holdfast.stores.postgres.death_watch import FOLLOWER_LOCK_ID
 from holdfast.stores.postgres.migrations import quote_identifier
 from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.postgres.worker_session import SERVER_STARTED_AT
@@ -52,22 +57,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.stores")
 
-DEATH_RECHECK_DELAY_S = 0.1
-"""Seconds after which a presumed dead worker is checked again: by then, a live worker has its lock again."""
+MIN_DEATH_RECHECK_DELAY_S = 0.03
+"""Minimum seconds after which a presumed dead worker is checked again: by then, a live worker has its lock again."""
+_RECHECK_CONNECT_FACTOR = 3
+"""The delay as a multiple of the time that connecting takes from here."""
 DECLARE_DEAD_TIMEOUT_S = 0.25
 """Seconds to wait for the rows of a worker that seems to be dead. It may be a process that was suspended while it had
 these rows locked, and every worker that notices would wait until the server ends its session."""
 REJOIN_GRACE_S = 5.0
-"""Seconds after the last failed attempt to connect in which free locks mean nothing. Other processes pause for up to a
-second between two attempts, and an attempt is slow where packets get lost."""
+"""Seconds after this process was cut off in which free locks mean nothing. Other processes pause for up to a second
+between two attempts, and an attempt is slow where packets get lost."""
 
-FOLLOWER_LOCK_ID = 0
-"""The number of the lock that all followers of runs share; workers' ids start at 1."""
 _DATABASE_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
 _LEASE_TIME = f"coalesce(%(time)s::float8, {_DATABASE_CLOCK})"
 """The database's clock, unless a test has its own."""
 
 
+FIRST_POLL_DELAY_S = 0.1
+"""Maximum seconds before the first poll. It takes long, because the server has no plan for it yet, and must not delay
+the first claim."""
+_LISTENING_POLL_FACTOR = 1.5
+"""How much longer the interval between two polls is while notifications arrive, and deaths are noticed without it."""
 NEIGHBOR_COUNT = 3
 """How many workers each one watches: those with the next higher ids, in a circle."""
 
@@ -82,9 +92,15 @@ def _make_lock_test(number: int | str, shared: str = "") -> str:
 
 
 _IS_LOCK_FREE = (
-    f"CASE WHEN server_started_at = {SERVER_STARTED_AT} THEN {_make_lock_test('id', '_shared')} ELSE false END"
+    f"CASE WHEN server_started_at = {SERVER_STARTED_AT} AND {_make_lock_test('id', '_shared')} "
+    f"THEN {_make_lock_test('(-id)', '_shared')} ELSE false END"
 )
-"""SQL for whether the lock of a worker is free on the server on which the worker took it."""
+"""SQL for whether both locks of a worker are free on the server on which the worker took them. A Holdfast that takes
+only the first one is compatible. The test takes shared locks, so any number of workers can make it at once."""
+
+
+_LOCK_FROM_WRITER = "pg_try_advisory_lock(%(class)s::int4, (-{})::int4)"
+"""SQL that takes the second lock of a worker, unless an earlier session of this process still has it."""
 
 
 def compute_lock_class(schema: str) -> int:
@@ -114,6 +130,8 @@ class PollResult(NamedTuple):
     """The disabled workflows, as one text."""
     is_followed: bool
     """A reader in some process follows runs, perhaps those that are executed here."""
+    worker_count: int
+    """How many workers there are."""
     compatible_from: int
     """The schema version that a Holdfast must know to use this schema."""
     database_time: float
@@ -132,8 +150,10 @@ class WorkerStatements:
             f"INSERT INTO {workers} (token, name, host, pid, workflows, queues, is_listener, state, started_at, "
             "lease_expires_at, heartbeat_at) SELECT %(token)s, %(name)s, %(host)s, %(pid)s, %(workflows)s, "
             "%(queues)s, %(is_listener)s, 'live', t.now, t.now + %(lease)s, t.now "
-            f"FROM (SELECT {_LEASE_TIME} AS now) t RETURNING id"
+            f"FROM (SELECT {_LEASE_TIME} AS now) t RETURNING id, "
+            f"CASE WHEN %(has_session)s THEN {_LOCK_FROM_WRITER.format('id')} END"
         )
+        self.lock_from_writer = f"SELECT {_LOCK_FROM_WRITER.format('q.id')} FROM unnest(%(workers)s) q(id)"
         self.renew_lease = (
             f"UPDATE {workers} SET lease_expires_at = t.now + %(lease)s, heartbeat_at = t.now "
             f"FROM (SELECT {_LEASE_TIME} AS now) t WHERE id = %(worker)s AND state = 'live'"
@@ -153,19 +173,20 @@ class WorkerStatements:
             f"UNION ALL (SELECT *, 1 FROM ({serving} AND id < %(me)s) w ORDER BY id LIMIT {NEIGHBOR_COUNT})) w "
             f"ORDER BY lap, id LIMIT {NEIGHBOR_COUNT}"
         )
-        self.presumed_dead, presumed_dead_neighbors = (
-            f"SELECT json_agg(json_build_array(id, name, host, pid, heartbeat_at, lease_expires_at, lost)) FROM "
-            f"(SELECT w.*, {_IS_LOCK_FREE} AS lost FROM ({chosen}) w) w WHERE lost OR lease_expires_at < {_LEASE_TIME}"
+        presumed_dead, presumed_dead_neighbors = (
+            f"(SELECT json_agg(json_build_array(id, name, host, pid, heartbeat_at, lease_expires_at, lost)) FROM "
+            f"(SELECT w.*, {_IS_LOCK_FREE} AS lost FROM ({chosen}) w) w WHERE lost OR lease_expires_at < {_LEASE_TIME})"
             for chosen in (f"{serving} AND id <> %(me)s", self.neighbors)
         )
+        self.presumed_dead = f"SELECT {presumed_dead}, {_LEASE_TIME}"
         self.poll = (
-            f"SELECT ({presumed_dead_neighbors}), ({statements.HAS_DUE}), "
+            f"SELECT {presumed_dead_neighbors}, ({statements.HAS_DUE}), "
             f"EXISTS (SELECT 1 FROM {signals} s CROSS JOIN LATERAL (SELECT 1 FROM {runs} r WHERE r.key = s.run "
             f"AND r.owner + 0 = %(me)s OFFSET 0) r WHERE s.xid >= %(cursor)s::text::xid8) "
             f"OR EXISTS ({statements.REQUESTS.replace('%s', '%(me)s')}), "
             f"(SELECT coalesce(string_agg(workflow, ' ' ORDER BY workflow), '') FROM {disabled_workflows}), "
-            f"NOT {_make_lock_test(FOLLOWER_LOCK_ID)}, (SELECT value::int FROM {meta} WHERE name = 'compatible_from'), "
-            f"{_LEASE_TIME}"
+            f"NOT {_make_lock_test(FOLLOWER_LOCK_ID)}, (SELECT count(*) FROM ({serving}) w), "
+            f"(SELECT value::int FROM {meta} WHERE name = 'compatible_from'), {_LEASE_TIME}"
         )
 
 
@@ -179,6 +200,8 @@ class PgClaims(SqlClaims):
         """What this process's workers serve, from their last request."""
         self.signal_cursor = 0
         """The cursor after the last read of signals."""
+        self.has_claimed = False
+        """Whether a claim has returned runs since the last change was reported."""
 
     async def claim(
         self,
@@ -192,6 +215,7 @@ class PgClaims(SqlClaims):
         runs = await super().claim(
             worker, workflows=workflows, queues=queues, limit=limit, suspect_delay_s=suspect_delay_s
         )
+        self.has_claimed = self.has_claimed or bool(runs)
         for run in runs:
             if run.is_limited:
                 self._store.notifier.track_limited(run)
@@ -222,17 +246,18 @@ class PgWorkers(Workers):
         """Own workers that were declared dead, and whose locks are still held here."""
         self._disabled_workflows = ""
         self._presumed_dead: list[DeathEvidence] = []
-        """Workers that the last poll found to be perhaps dead."""
-        self._polled_at = 0.0
-        """The database's clock at the last poll."""
+        """Workers that the last check found to be perhaps dead."""
+        self._checked_at = 0.0
+        """The database's clock at the last check."""
         self._poll_task: asyncio.Task[None] | None = None
-        self._has_polled = False
+        self._death_check: asyncio.Task[None] | None = None
 
     def stop_polling(self) -> None:
         """The store is being closed."""
-        if self._poll_task is not None:
-            self._poll_task.cancel()
-            self._poll_task = None
+        for task in (self._poll_task, self._death_check):
+            if task is not None:
+                task.cancel()
+        self._poll_task = self._death_check = None
 
     def abandon(self, writer: ConnectionWorker) -> None:
         """Retire this object's workers without a loop."""
@@ -250,17 +275,34 @@ class PgWorkers(Workers):
             await self._store.session.unlock_worker(self._dead_workers.pop())
         names = ("token", "name", "host", "pid", "workflows", "queues", "is_listener")
         row = dict(zip(names, worker_to_row(worker, secrets.token_hex(8)), strict=True))
-        values = {**row, "time": self._store.lease_time, "lease": lease_s}
-        [(number,)] = await self._store.write(lambda db: db.query(self.statements.register, values))
+        values = {**row, "time": self._store.lease_time, "lease": lease_s, "class": self._lock_class}
+        number = await self._store.writer.run_in_thread(partial(self._insert_worker, values))
         if worker.is_listener:  # a process elsewhere: there is nothing to lock, and nothing to poll for
             return number
         self._own_workers.add(number)
         server_started_at = await self._store.session.lock_worker(number)
         if server_started_at is not None:  # until this is saved, the lease decides
-            await self._store.write(lambda db: self.save_server_starts(db, [number], server_started_at))
+            await self._store.session.run(lambda db: self.save_server_starts(db, [number], server_started_at))
+        self._store.notifier.notify_new_worker()
         if self._poll_interval_s and self._poll_task is None:
             self._poll_task = asyncio.get_running_loop().create_task(self._poll_forever())
         return number
+
+    def _insert_worker(self, values: dict[str, Any], db: PgDatabase) -> int:
+        has_session = not (values["is_listener"] or db.connection.is_pooled)
+        return db.query(self.statements.register, {**values, "has_session": has_session})[0][0]
+
+    def lock_from_writer(self, db: PgDatabase) -> None:
+        """The session that writes is a new one: take the second lock of every worker again."""
+        if self._own_workers and not db.connection.is_pooled:
+            db.query(
+                self.statements.lock_from_writer, {"class": self._lock_class, "workers": IntArray(self._own_workers)}
+            )
+
+    def unlock_from_writer(self, worker: int, db: PgDatabase) -> None:
+        """Release the second lock of a worker."""
+        if not db.connection.is_pooled:
+            db.query("SELECT pg_advisory_unlock(%s::int4, %s::int4)", (self._lock_class, -worker))
 
     def save_server_starts(self, db: Database, workers: Collection[int], server_started_at: float | None) -> None:
         """Save under which start of the server workers hold their locks. ``None``: their leases decide."""
@@ -285,6 +327,7 @@ class PgWorkers(Workers):
     async def retire(self, worker: int) -> None:
         await self._store.write(lambda db: retire_worker(db, worker, self._store.now()))
         self._own_workers.discard(worker)
+        await self._store.writer.run_in_thread(partial(self.unlock_from_writer, worker))
         self._store.notifier.notify_work()
         with suppress(StoreUnavailable):  # then the lock is free already
             await self._store.session.unlock_worker(worker)
@@ -292,11 +335,13 @@ class PgWorkers(Workers):
     async def reap_dead(
         self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
     ) -> ReapResult:
-        if self._poll_task is None or not self._has_polled:
+        if self._poll_task is None:
             await self._poll(except_worker)
+        elif not self._checked_at:
+            self._presumed_dead = await self._confirm_presumed_dead(except_worker)
         presumed_dead, self._presumed_dead = self._presumed_dead, []
         # The earlier of two times: the database's clock may have been set since the window was made.
-        until = self._polled_at if window is None else min(window.until, self._polled_at)
+        until = self._checked_at if window is None else min(window.until, self._checked_at)
         counted = LeaseWindow(0.0 if window is None else window.since, until)
         suspects = [
             evidence.worker
@@ -325,7 +370,7 @@ class PgWorkers(Workers):
 
     def _can_trust_locks(self) -> bool:
         """Whether a free lock means that a worker is dead, and not that all workers were cut off a moment ago."""
-        return monotonic() - self._store.unreachable_at > REJOIN_GRACE_S
+        return monotonic() - self._store.cut_off_at > REJOIN_GRACE_S
 
     def _declare_dead(self, worker: PresumedDeadWorker, window: LeaseWindow, db: PgDatabase) -> ReapResult:
         """Declare a worker dead, unless another session holds the rows for long: commits must not wait for that."""
@@ -347,14 +392,20 @@ class PgWorkers(Workers):
     def set_following(self, db: Database, is_following: bool) -> None:
         """Show other processes by a lock that a reader here follows runs, or stop showing it."""
         change = "lock" if is_following else "unlock"
-        db.query(f"SELECT pg_advisory_{change}_shared(%s::int4, %s::int4)", (self._lock_class, FOLLOWER_LOCK_ID))
+        notify = ", pg_notify(%(channel)s, '')" if is_following else ""  # else they learn of it with their next poll
+        db.query(
+            f"SELECT pg_advisory_{change}_shared(%(class)s::int4, %(number)s::int4){notify}",
+            {"class": self._lock_class, "number": FOLLOWER_LOCK_ID, "channel": self._store.notifier.follower_channel},
+        )
 
     # Polling
 
     async def _poll_forever(self) -> None:
         is_failing = False
+        delay_s = min(FIRST_POLL_DELAY_S, self._poll_interval_s)
         while True:
-            await asyncio.sleep(self._poll_interval_s)
+            await asyncio.sleep(delay_s)
+            delay_s = self._poll_interval_s * (_LISTENING_POLL_FACTOR if self._store.session.is_listening else 1)
             try:
                 await self._poll(max(self._own_workers, default=None))
                 is_failing = False
@@ -365,17 +416,38 @@ class PgWorkers(Workers):
             except Exception:
                 log.exception("looking for what has changed failed; trying again")
 
+    def check_deaths(self) -> None:
+        """Check all workers soon: one of them may have died."""
+        if self._poll_task is not None and (self._death_check is None or self._death_check.done()):
+            self._death_check = asyncio.get_running_loop().create_task(self._check_deaths())
+
+    async def _check_deaths(self) -> None:
+        try:
+            presumed_dead = await self._confirm_presumed_dead(max(self._own_workers, default=None))
+        except StoreError as error:
+            log.debug("dead workers could not be looked for; the next poll does: %s", error)
+            return
+        if presumed_dead:
+            self._presumed_dead = presumed_dead
+            self._store.report_change()
+
+    async def _confirm_presumed_dead(self, me: int | None) -> list[DeathEvidence]:
+        """The workers that seem to be dead, and still do after a while."""
+        presumed_dead = await self._find_presumed_dead(me)
+        if presumed_dead and self._poll_interval_s:
+            await asyncio.sleep(max(MIN_DEATH_RECHECK_DELAY_S, _RECHECK_CONNECT_FACTOR * self._store.connect_s))
+            workers = {evidence.worker for evidence in presumed_dead}
+            presumed_dead = [evidence for evidence in await self._find_presumed_dead(me) if evidence.worker in workers]
+        return presumed_dead
+
     async def _poll(self, me: int | None) -> None:
         polled = await self._run_poll_query(me)
         presumed_dead = polled.presumed_dead
         if presumed_dead or me is None or not self._poll_interval_s:  # otherwise only the worker's neighbors matter
-            presumed_dead = await self._find_presumed_dead(me)
-        if presumed_dead and self._poll_interval_s:
-            await asyncio.sleep(DEATH_RECHECK_DELAY_S)
-            workers = {evidence.worker for evidence in presumed_dead}
-            presumed_dead = [evidence for evidence in await self._find_presumed_dead(me) if evidence.worker in workers]
-        self._has_polled = True
-        self._presumed_dead, self._polled_at = presumed_dead, polled.database_time
+            presumed_dead = await self._confirm_presumed_dead(me)
+        self._store.session.death_watch.fleet_size = polled.worker_count
+        self._presumed_dead = presumed_dead or self._presumed_dead  # perhaps another check has found some meanwhile
+        self._checked_at = polled.database_time
         self._store.notifier.is_followed = polled.is_followed
         if (
             presumed_dead
@@ -388,7 +460,7 @@ class PgWorkers(Workers):
 
     async def _find_presumed_dead(self, me: int | None) -> list[DeathEvidence]:
         values = {"class": self._lock_class, "time": self._store.lease_time, "me": me or 0}
-        [(found,)] = await self._store.read(lambda db: db.query(self.statements.presumed_dead, values))
+        [(found, self._checked_at)] = await self._store.read(lambda db: db.query(self.statements.presumed_dead, values))
         return _parse_evidence(found)
 
     async def _run_poll_query(self, me: int | None) -> PollResult:

@@ -38,6 +38,11 @@ class ClaimScope:
         self.workflows = tuple(sorted({split_served_name(name) for name in workflows}))
         self.queues = None if queues is None else tuple(sorted(set(queues)))
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClaimScope) and (self.workflows, self.queues) == (other.workflows, other.queues)
+
+    __hash__ = None  # type: ignore[assignment] - compared, and never a key
+
     def to_parameters(self, db: Database) -> dict[str, Any]:
         """The values for statements."""
         queues = None if self.queues is None else db.to_list_parameter(self.queues)
@@ -46,6 +51,9 @@ class ClaimScope:
 
 class SqlClaims(SqlCapability, Claims):
     """The runs that workers claim from a database."""
+
+    _due_scope: ClaimScope | None = None
+    """What a worker serves for whom the last read has found a due run: its claim need not look again."""
 
     async def claim(
         self,
@@ -59,7 +67,8 @@ class SqlClaims(SqlCapability, Claims):
         if limit <= 0 or not workflows:
             return []
         database, scope = self._database, ClaimScope(workflows, queues)
-        if not await database.read(lambda db: _has_due_runs(db, scope, database.now()), is_slow=False):
+        is_due, self._due_scope = scope == self._due_scope, None
+        if not is_due and not await database.read(lambda db: _has_due_runs(db, scope, database.now()), is_slow=False):
             return []
         runs = await database.write(
             lambda db: _claim_runs(
@@ -77,7 +86,9 @@ class SqlClaims(SqlCapability, Claims):
 
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         database, scope = self._database, ClaimScope(workflows, queues)
-        return await database.read(lambda db: _get_next_wake_at(db, scope, database.now()), is_slow=False)
+        next_wake_at = await database.read(lambda db: _get_next_wake_at(db, scope, database.now()), is_slow=False)
+        self._due_scope = scope if next_wake_at is not None and next_wake_at <= database.now() else None
+        return next_wake_at
 
     async def get_new_signals(self, worker: int, after: int) -> NewSignals:
         database = self._database

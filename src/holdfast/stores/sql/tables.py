@@ -11,6 +11,10 @@ are empty or 0 for most runs, and such values are in the row's header. Columns t
 ``output``, ``error``, ``payload``, ``form_schema``, ``arguments``, ``answer``) hold a reference instead when it is
 large: see ``blobs``. The values of memories are not kept apart, because they change, and blobs never do.
 
+``daily_runs`` counts the runs that exist by workflow and day of creation, for reports. Triggers maintain it, in the
+transaction that creates or deletes runs, so no writer can forget it, not even an older Holdfast that does not know the
+table.
+
 The index ``runs_in_state`` is for lists of runs of all workflows. It indexes an expression, so no other statement that
 mentions a state uses it.
 
@@ -31,6 +35,9 @@ On PostgreSQL:
 - A memory's words are rows of ``memory_words``. What ranking needs to know about all memories together is in
   ``memory_totals``, in several rows, so that concurrent changes rarely wait for each other. The same goes for the usage
   of a day, in ``spending``.
+- ``daily_runs`` may have several rows for a day and workflow, and only their sum matters. A transaction adds to a row
+  that no other transaction has locked, or else inserts one. So it never waits for another, cannot deadlock, and there
+  are no more rows than there were concurrent writers.
 - PostgreSQL does not compress payloads, because that takes ten times as long as writing them. Payloads of records,
   which never change, stay in the row as long as a page can hold it. Those of runs are moved out early, so that they are
   not copied with every change of the row.
@@ -473,3 +480,60 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 ]
 """
+
+DAILY_RUNS = r"""
+CREATE TABLE @daily_runs (               -- see stores.daily_usage
+    day       int NOT NULL,              -- days since 1970-01-01, in UTC
+    workflow  text NOT NULL,
+    run_count int NOT NULL[sqlite: ,
+    PRIMARY KEY (day, workflow)]
+)[sqlite:  STRICT, WITHOUT ROWID]
+[postgres:  WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)];
+[postgres: CREATE INDEX daily_runs_day ON @daily_runs (day, workflow);]
+[sqlite:
+CREATE TRIGGER runs_counted AFTER INSERT ON @runs BEGIN
+    INSERT INTO daily_runs (day, workflow, run_count)
+    VALUES (CAST(NEW.created_at / 86400 AS INTEGER), NEW.workflow, 1)
+    ON CONFLICT (day, workflow) DO UPDATE SET run_count = run_count + 1;
+END;
+CREATE TRIGGER runs_uncounted AFTER DELETE ON @runs BEGIN
+    UPDATE daily_runs SET run_count = run_count - 1
+    WHERE day = CAST(OLD.created_at / 86400 AS INTEGER) AND workflow = OLD.workflow;
+END;
+]
+[postgres:
+-- With the rights of the owner of the tables: other users may have been granted rights before this table existed.
+CREATE FUNCTION @count_daily_runs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    change record;
+    free_row tid;
+BEGIN
+    FOR change IN SELECT floor(created_at / 86400)::bigint AS day, workflow,
+            CASE TG_OP WHEN 'INSERT' THEN count(*) ELSE -count(*) END AS run_count FROM changed GROUP BY 1, 2
+    LOOP
+        SELECT ctid INTO free_row FROM @daily_runs WHERE day = change.day AND workflow = change.workflow
+            LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            UPDATE @daily_runs SET run_count = run_count + change.run_count WHERE ctid = free_row;
+        ELSE
+            INSERT INTO @daily_runs VALUES (change.day, change.workflow, change.run_count);
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER runs_counted AFTER INSERT ON @runs REFERENCING NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION @count_daily_runs();
+CREATE TRIGGER runs_uncounted AFTER DELETE ON @runs REFERENCING OLD TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION @count_daily_runs();
+]
+"""
+COUNT_EARLIER_RUNS = """
+INSERT INTO @daily_runs (day, workflow, run_count)
+SELECT day, workflow, sum(run_count) FROM (
+    SELECT [sqlite: CAST(created_at / 86400 AS INTEGER)][postgres: floor(created_at / 86400)::bigint] AS day, workflow,
+        count(*) AS run_count FROM @runs GROUP BY 1, 2
+    UNION ALL SELECT day, workflow, -run_count FROM @daily_runs
+) c GROUP BY day, workflow HAVING sum(run_count) <> 0;
+"""
+"""The runs from before the triggers. It adds what is missing, in one snapshot, so a repeat of it adds nothing."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -25,7 +25,6 @@ from holdfast.stores.sql.schema import (
     latest_version,
     missing_migrations,
     render,
-    split_statements,
 )
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.errors import is_busy
@@ -205,7 +204,7 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
     try:
         version, latest = _validate_identity(connection, database), latest_version(MIGRATIONS)
         for migration in missing_migrations(version, MIGRATIONS):
-            for statement in split_statements(render_sqlite(migration.statements + migration.indexes)):
+            for statement in split_statements(migration.statements + migration.backfill + migration.indexes):
                 connection.execute(statement)
         connection.execute(sql.PUT_META, ("compatible_from", str(MIGRATIONS[-1].compatible_from)))
         connection.execute(sql.PROBE_SEARCH)  # this Python's SQLite must support it
@@ -215,6 +214,17 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
     except BaseException:
         roll_back(connection)
         raise
+
+
+def split_statements(statements: str) -> Iterator[str]:
+    """Statements of ``sql.tables``, one by one in SQLite's SQL. The body of a trigger contains semicolons."""
+    statement = ""
+    for part in render_sqlite(statements).split(";"):
+        statement = f"{statement}{part};".lstrip()
+        if sqlite3.complete_statement(statement):
+            if statement != ";":
+                yield statement
+            statement = ""
 
 
 def render_sqlite(statements: str) -> str:

@@ -41,8 +41,9 @@ _PAGE_BYTES = 8192
 """The page size of a new file. SQLite puts a row only on a page that has room for all of it, so its usual pages of 4096
 bytes stay half empty with rows of about 2 KB, the size of agents' rows."""
 
-_RETRY_DELAY_S = 0.001
-"""A busy process releases the lock for a moment between its commits; with a longer delay, a retry would miss it."""
+_MIN_RETRY_DELAY_S, _MAX_RETRY_DELAY_S, _RETRY_DELAY_GROWTH = 0.00005, 0.001, 1.2
+"""A commit takes a fraction of a millisecond, and a busy process releases the lock for a moment between its commits:
+longer delays would miss it. They reach the maximum after 6 ms."""
 
 OPEN_MODE = "rwc"
 """How the file is opened (SQLite's ``mode``); tests open it read-only, since a mode bit does not stop root."""
@@ -51,13 +52,15 @@ OPEN_MODE = "rwc"
 def retry_while_busy(action: Callable[[], T], timeout_s: float = LOCK_TIMEOUT_S) -> T:
     """Do ``action`` again while another process holds the lock it needs. Blocking."""
     deadline = time.monotonic() + timeout_s
+    delay_s = _MIN_RETRY_DELAY_S
     while True:
         try:
             return action()
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() >= deadline:
                 raise
-        time.sleep(_RETRY_DELAY_S)
+        time.sleep(delay_s)
+        delay_s = min(delay_s * _RETRY_DELAY_GROWTH, _MAX_RETRY_DELAY_S)
 
 
 def prepare_folder(database: Path) -> None:

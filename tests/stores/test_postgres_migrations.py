@@ -20,6 +20,7 @@ from postgres_server import database
 from store_values import append, start_claimed_run
 
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreReadOnly, StoreSchemaError, StoreUnavailable
+from holdfast.stores.operations import OpStatus
 from holdfast.stores.postgres import PgStore, migrations
 from holdfast.stores.postgres.connections import Connection, connect
 from holdfast.stores.postgres.migrations import ddl, migrate, quote_identifier, validate_schema_version
@@ -282,6 +283,53 @@ def test_counting_a_run_never_waits_for_another_transaction(url: str, baseline: 
         insert_runs(baseline, [key], day=7)
     rows = baseline.execute("SELECT count(*) FROM holdfast.daily_runs WHERE day = 7").fetchone()
     assert rows == (2,), "rows that nobody has locked are used again"
+
+
+# The columns of records
+
+
+def read_types(connection: Connection) -> dict[str, str]:
+    return dict(
+        connection.execute(
+            "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
+            "WHERE attrelid = 'holdfast.records'::regclass AND attnum > 0 ORDER BY attnum"
+        ).fetchall()
+    )
+
+
+def test_a_schema_without_records_gets_narrow_columns(baseline: Connection):
+    assert read_types(baseline)["seq"] == "bigint"
+    migrate(baseline, "holdfast")
+    types = read_types(baseline)
+    assert types["seq"] == types["position"] == "integer"
+    assert [*types][:3] == ["run", "at", "started_at"], "without padding"
+
+
+@pytest.mark.parametrize("reason", ["records", "rights"])
+def test_records_and_granted_rights_are_left_alone(
+    url: str, baseline: Connection, unprivileged: tuple[str, str], reason: str
+):
+    role, _ = unprivileged
+    if reason == "rights":
+        baseline.execute(f"GRANT SELECT ON holdfast.records TO {role}")  # type: ignore[arg-type]
+    else:
+        baseline.execute(
+            "INSERT INTO holdfast.records (run, seq, kind, position, ok, at, started_at, attempts, worker, epoch, "
+            "name, preview) VALUES (1, 0, 1, 0, 1, 1, 1, 1, 1, 1, 'step', '')"
+        )
+    migrate(baseline, "holdfast")
+    assert read_types(baseline)["seq"] == "bigint"
+
+    async def use() -> None:
+        store = PgStore(url)
+        await store.open()
+        run = await start_claimed_run(store)
+        assert await store.commit([append(run, 0), append(run, 1)]) == [OpStatus.DONE] * 2
+        [history] = await store.get_histories([run.key])
+        assert [record.seq for record in history.records] == [0, 1]
+        await store.close()
+
+    asyncio.run(use())
 
 
 # Beside older ones

@@ -1,8 +1,8 @@
 """How a database gets its tables, and gets from one version of them to the next.
 
-The text of ``tables`` is SQL with these additions, which ``render`` translates: the types ``int``, ``small``,
-``float``, ``text``, and ``bytes``; ``@runs`` for a table; ``[sqlite: …]`` and ``[postgres: …]`` for what only one
-database has.
+The text of ``tables`` and ``schema_changes`` is SQL with these additions, which ``render`` translates: the types
+``int``, ``small``, ``float``, ``text``, and ``bytes``; ``@runs`` for a table; ``[sqlite: …]`` and ``[postgres: …]`` for
+what only one database has.
 
 ``meta`` has the lowest version that a Holdfast must know to use the tables: ``compatible_from``. PostgreSQL stores
 check it when they open, at each new connection, and with each poll. SQLite stores check it when they open, and before a
@@ -15,7 +15,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from holdfast.stores.sql.tables import BASELINE, COUNT_EARLIER_RUNS, DAILY_RUNS
+from holdfast.stores.sql.schema_changes import COMPACT_RECORDS, COUNT_EARLIER_RUNS, DAILY_RUNS
+from holdfast.stores.sql.tables import BASELINE
 
 
 class Migration(NamedTuple):
@@ -36,6 +37,7 @@ BASELINE_VERSION = 101
 MIGRATIONS: Final = (
     Migration(BASELINE, BASELINE_VERSION),
     Migration(DAILY_RUNS, BASELINE_VERSION, backfill=COUNT_EARLIER_RUNS),
+    Migration(COMPACT_RECORDS, BASELINE_VERSION),
 )
 """Numbered from ``BASELINE_VERSION`` on; forward only, and never edited once released.
 

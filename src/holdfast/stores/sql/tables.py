@@ -1,5 +1,7 @@
 """The tables of all SQL stores, as text that ``schema.render`` turns into the SQL of one database.
 
+``schema_changes`` has what was added since the first release.
+
 **Columns.** ``runs.key`` is a surrogate for the run's id: it keeps records and their index small. ``runs.ready_state``
 exists for claims (see ``ready_states``): the due runs of each version of a workflow are in claiming order in a partial
 index, and the timers in another, so neither a million parked runs nor a long backlog slows a claim. ``runs.parked_by``
@@ -22,6 +24,7 @@ On SQLite, tables are ``STRICT``: a damaged or foreign value is refused when it 
 
 On PostgreSQL:
 
+- ``records`` has narrower columns in a schema that was created with ``COMPACT_RECORDS``. All statements fit both.
 - Columns that lists are paged by are in the indexes; SQLite has them there implicitly.
 - Text is compared by code points (``COLLATE "C"``), whatever the locale of the database.
 - Nearly every change of a run changes an indexed column of ``runs``, so it makes a new row version in a new place.
@@ -480,60 +483,3 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 ]
 """
-
-DAILY_RUNS = r"""
-CREATE TABLE @daily_runs (               -- see stores.daily_usage
-    day       int NOT NULL,              -- days since 1970-01-01, in UTC
-    workflow  text NOT NULL,
-    run_count int NOT NULL[sqlite: ,
-    PRIMARY KEY (day, workflow)]
-)[sqlite:  STRICT, WITHOUT ROWID]
-[postgres:  WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)];
-[postgres: CREATE INDEX daily_runs_day ON @daily_runs (day, workflow);]
-[sqlite:
-CREATE TRIGGER runs_counted AFTER INSERT ON @runs BEGIN
-    INSERT INTO daily_runs (day, workflow, run_count)
-    VALUES (CAST(NEW.created_at / 86400 AS INTEGER), NEW.workflow, 1)
-    ON CONFLICT (day, workflow) DO UPDATE SET run_count = run_count + 1;
-END;
-CREATE TRIGGER runs_uncounted AFTER DELETE ON @runs BEGIN
-    UPDATE daily_runs SET run_count = run_count - 1
-    WHERE day = CAST(OLD.created_at / 86400 AS INTEGER) AND workflow = OLD.workflow;
-END;
-]
-[postgres:
--- With the rights of the owner of the tables: other users may have been granted rights before this table existed.
-CREATE FUNCTION @count_daily_runs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    change record;
-    free_row tid;
-BEGIN
-    FOR change IN SELECT floor(created_at / 86400)::bigint AS day, workflow,
-            CASE TG_OP WHEN 'INSERT' THEN count(*) ELSE -count(*) END AS run_count FROM changed GROUP BY 1, 2
-    LOOP
-        SELECT ctid INTO free_row FROM @daily_runs WHERE day = change.day AND workflow = change.workflow
-            LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
-        IF FOUND THEN
-            UPDATE @daily_runs SET run_count = run_count + change.run_count WHERE ctid = free_row;
-        ELSE
-            INSERT INTO @daily_runs VALUES (change.day, change.workflow, change.run_count);
-        END IF;
-    END LOOP;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER runs_counted AFTER INSERT ON @runs REFERENCING NEW TABLE AS changed
-    FOR EACH STATEMENT EXECUTE FUNCTION @count_daily_runs();
-CREATE TRIGGER runs_uncounted AFTER DELETE ON @runs REFERENCING OLD TABLE AS changed
-    FOR EACH STATEMENT EXECUTE FUNCTION @count_daily_runs();
-]
-"""
-COUNT_EARLIER_RUNS = """
-INSERT INTO @daily_runs (day, workflow, run_count)
-SELECT day, workflow, sum(run_count) FROM (
-    SELECT [sqlite: CAST(created_at / 86400 AS INTEGER)][postgres: floor(created_at / 86400)::bigint] AS day, workflow,
-        count(*) AS run_count FROM @runs GROUP BY 1, 2
-    UNION ALL SELECT day, workflow, -run_count FROM @daily_runs
-) c GROUP BY day, workflow HAVING sum(run_count) <> 0;
-"""
-"""The runs from before the triggers. It adds what is missing, in one snapshot, so a repeat of it adds nothing."""

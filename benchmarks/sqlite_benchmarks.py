@@ -302,7 +302,7 @@ async def _measure_parked_runs(folder: Path, count: int, rounds: int) -> list[Me
         for first in range(0, count, 1000):
             await asyncio.gather(*[workloads.parked.start(number) for number in range(first, first + 1000)])
         took = time.perf_counter() - started
-        while await client.list(state="running", limit=1):
+        while await client.list(state=["pending", "running"], limit=1):
             await asyncio.sleep(0.1)
         gc.collect()
         grown = (process.memory_info().rss - before) / 1e6

@@ -8,6 +8,7 @@ import signal as os_signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -82,8 +83,22 @@ def listener_process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
+@pytest.fixture(autouse=True)
+def fifo_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, also of other processes."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return folder
+
+
 def list_fifos(store: SqliteStore) -> list[Path]:
-    return list(Path(f"{store.path}-workers").glob("*.fifo"))
+    """The files next to the database. Each one has a FIFO elsewhere."""
+    files = list(Path(f"{store.path}-workers").glob("*.listener"))
+    folders = list((store.path.parent / "temporary").iterdir())
+    assert {Path(file.read_text()).parent for file in files} == {*folders}
+    return files
 
 
 def has_notification(listener: ChangeListener) -> bool:
@@ -199,14 +214,18 @@ async def test_a_process_that_does_not_read_blocks_nobody(tmp_path: Path):
 
 
 async def test_only_fifos_are_written_to(tmp_path: Path):
-    (tmp_path / "mine.fifo").write_text("precious")
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / "link.fifo").symlink_to(tmp_path / "precious")
-    notifier = ChangeNotifier(tmp_path, ChangeListener(tmp_path))
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (tmp_path / "link").symlink_to(precious)
+    folder = tmp_path / "x-workers"
+    folder.mkdir()
+    for name, text in (("file", str(precious)), ("link", str(tmp_path / "link")), ("gone", "/no/such"), ("bad", "\0")):
+        (folder / f"{name}.listener").write_text(text)
+    os.utime(folder / "gone.listener", (0, 0))
+    notifier = ChangeNotifier(folder, ChangeListener(folder))
     notifier.notify()
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
-        ("mine.fifo", "precious", "link.fifo"), "precious"
-    )
+    assert precious.read_text() == "precious"
+    assert {path.name for path in folder.iterdir()} == {"file.listener", "link.listener", "bad.listener"}
     notifier.close()
 
 

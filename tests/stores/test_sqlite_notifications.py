@@ -32,6 +32,7 @@ LISTENER = """
 import asyncio, sys
 from holdfast.stores.sqlite import SqliteStore, store as sqlite_store
 sqlite_store.POLL_INTERVAL_S = sqlite_store.IDLE_POLL_INTERVAL_S = {interval}
+sqlite_store.NOTIFIED_IDLE_POLL_INTERVAL_S = {interval}
 
 async def main():
     store = SqliteStore({path!r})
@@ -50,8 +51,8 @@ asyncio.run(main())
 @pytest.fixture
 def never_polled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a notification ends a wait."""
-    monkeypatch.setattr(sqlite_store, "POLL_INTERVAL_S", NEVER_S)
-    monkeypatch.setattr(sqlite_store, "IDLE_POLL_INTERVAL_S", NEVER_S)
+    for name in ("POLL_INTERVAL_S", "IDLE_POLL_INTERVAL_S", "NOTIFIED_IDLE_POLL_INTERVAL_S"):
+        monkeypatch.setattr(sqlite_store, name, NEVER_S)
 
 
 @pytest_asyncio.fixture

@@ -41,6 +41,11 @@ class ChangeListener:
         self._is_waiting = False
         self._is_unsupported = not hasattr(os, "mkfifo")
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this process gets notifications."""
+        return self._descriptor is not None and not self._is_unsupported
+
     async def wait(self, timeout_s: float) -> bool:
         """Wait for a notification, at most ``timeout_s`` seconds. Returns whether there was one."""
         descriptor = self._open()

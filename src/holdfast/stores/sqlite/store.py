@@ -2,8 +2,8 @@
 
 A process that has committed something that others may wait for (a new run, a signal, the end of a run) notifies them:
 see ``notifications``. It does not notify them of the progress of runs. So a process also polls ``PRAGMA data_version``,
-which changes when another connection has written: every ``POLL_INTERVAL_S`` seconds, and every ``IDLE_POLL_INTERVAL_S``
-when nothing has changed for ``IDLE_AFTER_S``.
+which changes when another connection has written: every ``POLL_INTERVAL_S`` seconds, and less often when nothing has
+changed for ``IDLE_AFTER_S``.
 
 After a change, a process looks for work, signals, and ended runs. While another process commits all the time, changes
 are reported at most every ``POLL_INTERVAL_S`` seconds. Notifications are reported earlier, but not before the process
@@ -48,6 +48,8 @@ from holdfast.stores.urls import validate_namespace, with_namespace
 
 POLL_INTERVAL_S, IDLE_POLL_INTERVAL_S, IDLE_AFTER_S = 0.02, 0.05, 1.0
 """Poll intervals of ``wait_for_change`` in seconds: longer when nothing has changed for a while, to idle cheaply."""
+NOTIFIED_IDLE_POLL_INTERVAL_S = 0.1
+"""The same for a process that gets notifications: a poll has less to find, and waiting for both costs more."""
 _MIN_IDLE_RATIO = 3.0
 """After a notification, the minimum time until the next one is reported, as a multiple of the time that the caller
 took."""
@@ -191,9 +193,14 @@ class SqliteStore(SqlStore):
                     return True
                 if now >= deadline:
                     return False
-                due_at = now + (POLL_INTERVAL_S if now - self._changed_at < IDLE_AFTER_S else IDLE_POLL_INTERVAL_S)
+                due_at = now + self._get_poll_interval_s(now)
             if await self._listener.wait(min(due_at, deadline) - now):
                 self._is_notified = True
+
+    def _get_poll_interval_s(self, now: float) -> float:
+        if now - self._changed_at < IDLE_AFTER_S:
+            return POLL_INTERVAL_S
+        return NOTIFIED_IDLE_POLL_INTERVAL_S if self._listener.is_open else IDLE_POLL_INTERVAL_S
 
     def _has_changed(self) -> bool:
         """Whether another process has written since this was last true."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -23,25 +22,24 @@ from benchmarks.sqlite_benchmarks import (
     median,
     median_ratio,
     open_runtime,
+    time_in_processes,
 )
 from holdfast import Client, Runtime
 
 
 async def measure_concurrent(folder: Path, rounds: int) -> list[Measurement]:
-    """50 agents of 100 turns: in one process, and 25 in each of two that share the file."""
-    from benchmarks import agent_workloads
-
+    """50 agents of 100 turns: in one process, and 25 in each of two that share the file. Each process is a new one."""
     count, turns = 50, 100
     alone: list[float] = []
     shared: list[float] = []
     theirs: list[float] = []
-    measured = agent_workloads.make_agent(turns)
     for number in range(rounds):
         theirs.append(sqlite_baseline.measure_commit_rate(folder / "bare.db"))
-        async with open_runtime(folder, f"alone-{number}.db"):
-            await agent_workloads.time_concurrent_runs(agent_workloads.make_agent(2, f"warm-{number}"), 2)
-            alone.append(count * turns / await agent_workloads.time_concurrent_runs(measured, count))
-        shared.append(count * turns / _time_in_processes(2, folder / f"shared-{number}.db", count // 2, turns))
+        for process_count, found in ((1, alone), (2, shared)):
+            url = f"sqlite:///{folder / f'{process_count}-{number}.db'}"
+            arguments = (url, str(count // process_count), str(turns))
+            took = time_in_processes("benchmarks.agent_workloads", process_count, *arguments)
+            found.append(count * turns / took)
     bares = f"bare {median(theirs):,.0f} commits/s: "
     return [
         Measurement(
@@ -54,30 +52,6 @@ async def measure_concurrent(folder: Path, rounds: int) -> list[Measurement]:
         )
         for where, ours in (("one process", alone), ("two processes", shared))
     ]
-
-
-def _time_in_processes(process_count: int, path: Path, run_count: int, turns: int) -> float:
-    """The seconds until several processes have executed their agents on the same file."""
-    command = [sys.executable, "-m", "benchmarks.agent_workloads", f"sqlite:///{path}", str(run_count), str(turns)]
-    processes = [
-        subprocess.Popen(
-            command, cwd=ROOT, env=build_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(process_count)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    times: list[float] = []
-    for process in processes:
-        assert process.stdout is not None
-        times.append(float(process.stdout.readline()))
-        process.communicate()
-    return max(times)
 
 
 async def measure_long(folder: Path, rounds: int) -> list[Measurement]:

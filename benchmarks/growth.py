@@ -367,6 +367,22 @@ async def measure_listing(folder: Path, rounds: int) -> list[Measurement]:
     return await measure_growth(folder, "a page by state, many workflows", 2, _fill_workflows, failed)
 
 
+# Runs by day
+
+
+async def _fill_one_day(counted: CountedStore, count: int) -> None:
+    rows = (make_run_row(key, created_at=BASE_TIMESTAMP) for key in range(1, count + 1))
+    await counted.insert_rows("runs", _RUN_COLUMNS, rows)
+
+
+async def measure_daily_runs(folder: Path, rounds: int) -> list[Measurement]:
+    async def counted(store: Store) -> None:
+        [line] = await store.daily_usage.get_run_counts("2023-11-01", "2023-11-30")
+        assert line.run_count >= 10
+
+    return await measure_growth(folder, "the runs of a day, counted", 10, _fill_one_day, counted)
+
+
 # Signals to other runs
 
 
@@ -505,6 +521,7 @@ BENCHMARKS = {
     "growth-workers": measure_workers,
     "growth-approvals": measure_approvals,
     "growth-listing": measure_listing,
+    "growth-daily-runs": measure_daily_runs,
     "growth-signals": measure_signals,
     "growth-fleet": measure_fleet,
     "growth-temporal": measure_temporal,

@@ -20,6 +20,7 @@ import psutil
 
 from benchmarks import sqlite_baseline, workloads
 from holdfast import Client, Runtime
+from holdfast.core.states import RunState
 from holdfast.errors import RunCancelled
 
 ROOT = Path(__file__).parent.parent
@@ -126,6 +127,77 @@ async def measure_latency(folder: Path, rounds: int) -> list[Measurement]:
     ]
 
 
+async def measure_remote_latency(folder: Path, rounds: int) -> list[Measurement]:
+    """A client starts a run of one step and waits for its result; another process executes it."""
+    url = f"sqlite:///{folder / 'remote.db'}"
+    times: list[float] = []
+    theirs: list[float] = []
+    with run_worker(url):
+        async with Client(url) as client:
+            await client.run("sequence", 1)
+            for _ in range(rounds):
+                theirs.append(1 / sqlite_baseline.measure_commit_rate(folder / "bare.db", 100))
+                for _ in range(20):
+                    started = time.perf_counter()
+                    await client.run("sequence", 1)
+                    times.append(time.perf_counter() - started)
+    p50 = median(times)
+    beside = f"max {max(times) * 1e3:.1f} ms, bare commit {median(theirs) * 1e3:.2f} ms"
+    return [Measurement("start to result in another process, p50", p50 * 1e3, "ms", beside, "<= 5 ms", p50 <= 0.005)]
+
+
+async def measure_two_processes(folder: Path, rounds: int) -> list[Measurement]:
+    """200 runs of 10 steps: in one process, and 100 in each of two that share the file. Each process is a new one."""
+    run_count, step_count = 200, 10
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    for number in range(rounds):
+        for process_count, found in rates.items():
+            path = folder / f"{process_count}-{number}.db"
+            arguments = (f"sqlite:///{path}", str(run_count // process_count), str(step_count))
+            took = time_in_processes("benchmarks.concurrent_runs", process_count, *arguments)
+            found.append(run_count * step_count / took)
+    ratio = median_ratio(rates[2], rates[1])
+    return [
+        Measurement("200 runs x 10 steps, one new process", median(rates[1]), "steps/s"),
+        Measurement(
+            "  100 runs x 10 steps in each of two",
+            median(rates[2]),
+            "steps/s",
+            f"{ratio:.2f} times one",
+            ">= 1.0 times one",
+            ratio >= 1.0,
+        ),
+    ]
+
+
+def time_in_processes(module: str, process_count: int, *arguments: str) -> float:
+    """The seconds until several processes have executed their runs, which they begin at the same moment."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env=build_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(process_count)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    times: list[float] = []
+    for process in processes:
+        assert process.stdout is not None
+        times.append(float(process.stdout.readline()))
+        process.communicate()
+    return max(times)
+
+
 async def measure_resume(folder: Path, rounds: int) -> list[Measurement]:
     """A process that knows nothing takes up a run with 5,000 recorded steps."""
     length = 5000
@@ -212,8 +284,15 @@ def get_database_size(path: Path) -> int:
 
 
 async def measure_parking(folder: Path, rounds: int) -> list[Measurement]:
-    """50,000 runs parked on a signal: memory, and the time to wake one."""
-    count = 50_000
+    return await _measure_parked_runs(folder, 50_000, rounds)
+
+
+async def measure_million_parked(folder: Path, rounds: int) -> list[Measurement]:
+    return await _measure_parked_runs(folder, LARGE_RUN_COUNT, rounds)
+
+
+async def _measure_parked_runs(folder: Path, count: int, rounds: int) -> list[Measurement]:
+    """Runs parked on a signal: memory, the size of the file, and the time to wake one, to start one, and to count."""
     process = psutil.Process()
     url = f"sqlite:///{folder / 'parked.db'}"
     async with Runtime(url), Client(url) as client:
@@ -224,17 +303,22 @@ async def measure_parking(folder: Path, rounds: int) -> list[Measurement]:
         for first in range(0, count, 1000):
             await asyncio.gather(*[workloads.parked.start(number) for number in range(first, first + 1000)])
         took = time.perf_counter() - started
-        while await client.list(state="running", limit=1):
+        while await client.list(state=["pending", "running"], limit=1):
             await asyncio.sleep(0.1)
         gc.collect()
         grown = (process.memory_info().rss - before) / 1e6
         here: list[float] = []
-        for number in range(50 * rounds):
+        for number in range(0, count, count // (50 * rounds)):
             handle = await workloads.parked.start(number)
             started = time.perf_counter()
             await handle.signal("go", "woken")
             await handle.result()
             here.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        health = await client.health()
+        counted = time.perf_counter() - started
+        assert sum(one.run_counts.get(RunState.WAITING, 0) for one in health) == count - len(here)
+    size = get_database_size(folder / "parked.db")
     lines = [
         Measurement(
             f"{count:,} runs parked: memory",
@@ -249,14 +333,16 @@ async def measure_parking(folder: Path, rounds: int) -> list[Measurement]:
             median(here) * 1e3,
             "ms",
             f"max {max(here) * 1e3:.1f} ms",
-            "< 50 ms",
-            median(here) < 0.05,
+            "< 5 ms",
+            median(here) < 0.005,
         ),
+        Measurement("  counting them by state", counted * 1e3, "ms", "the health of all workflows"),
+        Measurement("  bytes of a parked run", size / count, "bytes", "with indexes, as a file"),
     ]
     with run_worker(url):
         async with Client(url) as client:
             there: list[float] = []
-            for number in range(1000, 1000 + 20 * rounds):
+            for number in range(1, count, count // (20 * rounds)):
                 started = time.perf_counter()
                 await client.signal(f"parked-{number}", "go", "woken")
                 await client.wait(f"parked-{number}")
@@ -352,11 +438,14 @@ async def _wait_for_entry(ledger: Path, excluded_pid: int | None = None) -> tupl
 BENCHMARKS: dict[str, Callable[[Path, int], Awaitable[list[Measurement]]]] = {
     "sequential": measure_sequential,
     "together": measure_concurrent,
+    "together-two": measure_two_processes,
     "latency": measure_latency,
+    "latency-remote": measure_remote_latency,
     "resume": measure_resume,
     "map": measure_fan_out,
     "size": measure_size,
     "parking": measure_parking,
+    "parking-million": measure_million_parked,
     "takeover": measure_takeover,
     "idle": measure_idle,
 }

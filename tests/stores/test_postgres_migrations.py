@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,9 +20,10 @@ from postgres_server import database
 from store_values import append, start_claimed_run
 
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreReadOnly, StoreSchemaError, StoreUnavailable
+from holdfast.stores.operations import OpStatus
 from holdfast.stores.postgres import PgStore, migrations
 from holdfast.stores.postgres.connections import Connection, connect
-from holdfast.stores.postgres.migrations import ddl, migrate, validate_schema_version
+from holdfast.stores.postgres.migrations import ddl, migrate, quote_identifier, validate_schema_version
 from holdfast.stores.sql.schema import BASELINE_VERSION, MIGRATIONS, Migration, latest_version
 
 VERSION = latest_version()
@@ -64,13 +65,20 @@ def shape(connection: Connection, schema: str) -> list[Any]:
         (schema,),
     ).fetchall()
     functions = connection.execute(
-        "SELECT proname, prosrc, provolatile FROM pg_proc WHERE pronamespace = %s::regnamespace", (schema,)
+        "SELECT proname, replace(prosrc, %s, ''), provolatile FROM pg_proc WHERE pronamespace = %s::regnamespace",
+        (quote_identifier(schema), schema),
+    ).fetchall()
+    triggers = connection.execute(
+        "SELECT tgname, tgrelid::regclass::text, tgtype, tgnewtable, tgoldtable FROM pg_trigger "
+        "WHERE tgrelid IN (SELECT oid FROM pg_class WHERE relnamespace = %s::regnamespace) ORDER BY tgname",
+        (schema,),
     ).fetchall()
     connection.execute("RESET search_path")
     assert columns
     assert indexes
     assert functions
-    return [columns, indexes, functions]
+    assert triggers
+    return [columns, indexes, functions, triggers]
 
 
 # Coming to be
@@ -193,6 +201,135 @@ def test_a_schema_from_before_the_first_release_is_refused(connection: Connectio
     connection.execute("UPDATE holdfast.meta SET value = '10' WHERE name = 'version'")
     with pytest.raises(StoreSchemaError, match=r"schema holdfast was made by a Holdfast before version 0\.2"):
         migrate(connection, "holdfast")
+
+
+# Runs by day
+
+
+@pytest.fixture
+def baseline(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Connection:
+    """The database of the first release, with runs in it."""
+    with monkeypatch.context() as first_release:
+        first_release.setattr(migrations, "MIGRATIONS", MIGRATIONS[:1])
+        migrate(connection, "holdfast")
+    insert_runs(connection, range(1, 4))
+    return connection
+
+
+def insert_runs(connection: Connection, keys: Iterable[int], day: int | None = None) -> None:
+    """Runs of the day before that of their key, or of this day, as a Holdfast writes them that knows no counters."""
+    connection.execute(
+        "INSERT INTO holdfast.runs (key, id, workflow, queue, state, epoch, max_deliveries, priority, result_claim, "
+        "python_version, created_at, clock_started_at, parent, forked_from, rewind_points, digest, seed, tags, inputs) "
+        "SELECT k, 'run-' || k, 'etl', 'q', 'completed', 1, 3, 0, 0, '', 86400 * coalesce(%s, k) - 0.001, 1, '', '', "
+        "'[]', '', '', '[]', '1' FROM unnest(%s::bigint[]) k",
+        (None if day is None else day + 1, [*keys]),
+    )
+
+
+def read_daily_runs(connection: Connection) -> dict[int, int]:
+    return dict(
+        connection.execute(
+            "SELECT day, sum(run_count)::int FROM holdfast.daily_runs GROUP BY day HAVING sum(run_count) <> 0"
+        ).fetchall()
+    )
+
+
+@pytest.mark.parametrize("large", [0, migrations.LARGE_TABLE_BYTES], ids=["large", "small"])
+def test_runs_from_before_the_counters_are_counted(baseline: Connection, monkeypatch: pytest.MonkeyPatch, large: int):
+    monkeypatch.setattr(migrations, "LARGE_TABLE_BYTES", large)
+    migrate(baseline, "holdfast")
+    assert read_daily_runs(baseline) == {0: 1, 1: 1, 2: 1}
+    insert_runs(baseline, [4])
+    baseline.execute("DELETE FROM holdfast.runs WHERE key = 1")
+    assert read_daily_runs(baseline) == {1: 1, 2: 1, 3: 1}
+
+
+def test_runs_that_come_and_go_while_earlier_ones_are_counted(baseline: Connection, monkeypatch: pytest.MonkeyPatch):
+    """The migration is interrupted before the runs are counted, and again afterwards."""
+    monkeypatch.setattr(migrations, "LARGE_TABLE_BYTES", 0)
+    counting = MIGRATIONS[1]
+    interrupted = (
+        counting._replace(backfill="SELECT 1 / 0;"),
+        counting._replace(indexes="CREATE INDEX x ON @runs ((1 / (key - key)));"),
+    )
+    for new_key, broken in enumerate(interrupted, 4):
+        monkeypatch.setattr(migrations, "MIGRATIONS", (MIGRATIONS[0], broken))
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            migrate(baseline, "holdfast")
+        assert validate_schema_version(baseline, "holdfast") == BASELINE_VERSION
+        baseline.execute("DELETE FROM holdfast.runs WHERE key = %s", (new_key - 3,))
+        insert_runs(baseline, [new_key])
+    monkeypatch.setattr(migrations, "MIGRATIONS", MIGRATIONS)
+    migrate(baseline, "holdfast")
+    assert validate_schema_version(baseline, "holdfast") == VERSION
+    assert read_daily_runs(baseline) == {2: 1, 3: 1, 4: 1}
+
+
+def test_counting_a_run_never_waits_for_another_transaction(url: str, baseline: Connection):
+    migrate(baseline, "holdfast")
+    with connect(url) as first, connect(url) as second:
+        for place in (first, second):
+            place.execute("SET lock_timeout = '1s'")
+            place.execute("BEGIN")
+        insert_runs(first, [10], day=7)
+        insert_runs(second, [11], day=8)
+        insert_runs(second, [12], day=7)
+        insert_runs(first, [13, 14], day=8)
+        first.execute("COMMIT")
+        second.execute("COMMIT")
+    assert read_daily_runs(baseline) == {0: 1, 1: 1, 2: 1, 7: 2, 8: 3}
+    for key in range(20, 30):
+        insert_runs(baseline, [key], day=7)
+    rows = baseline.execute("SELECT count(*) FROM holdfast.daily_runs WHERE day = 7").fetchone()
+    assert rows == (2,), "rows that nobody has locked are used again"
+
+
+# The columns of records
+
+
+def read_types(connection: Connection) -> dict[str, str]:
+    return dict(
+        connection.execute(
+            "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
+            "WHERE attrelid = 'holdfast.records'::regclass AND attnum > 0 ORDER BY attnum"
+        ).fetchall()
+    )
+
+
+def test_a_schema_without_records_gets_narrow_columns(baseline: Connection):
+    assert read_types(baseline)["seq"] == "bigint"
+    migrate(baseline, "holdfast")
+    types = read_types(baseline)
+    assert types["seq"] == types["position"] == "integer"
+    assert [*types][:3] == ["run", "at", "started_at"], "without padding"
+
+
+@pytest.mark.parametrize("reason", ["records", "rights"])
+def test_records_and_granted_rights_are_left_alone(
+    url: str, baseline: Connection, unprivileged: tuple[str, str], reason: str
+):
+    role, _ = unprivileged
+    if reason == "rights":
+        baseline.execute(f"GRANT SELECT ON holdfast.records TO {role}")  # type: ignore[arg-type]
+    else:
+        baseline.execute(
+            "INSERT INTO holdfast.records (run, seq, kind, position, ok, at, started_at, attempts, worker, epoch, "
+            "name, preview) VALUES (1, 0, 1, 0, 1, 1, 1, 1, 1, 1, 'step', '')"
+        )
+    migrate(baseline, "holdfast")
+    assert read_types(baseline)["seq"] == "bigint"
+
+    async def use() -> None:
+        store = PgStore(url)
+        await store.open()
+        run = await start_claimed_run(store)
+        assert await store.commit([append(run, 0), append(run, 1)]) == [OpStatus.DONE] * 2
+        [history] = await store.get_histories([run.key])
+        assert [record.seq for record in history.records] == [0, 1]
+        await store.close()
+
+    asyncio.run(use())
 
 
 # Beside older ones

@@ -128,13 +128,13 @@ FROM generate_series(1, {RUNS}) k;
 LARGE = {
     "runs", "records", "signals", "links", "run_tags", "usages", "live_events", "attempts", "reservations",
     "signal_keys", "approvals", "memories", "memory_words", "blobs", "queue_turns", "queue_keys", "queue_charges",
-    "documents", "audit", "spending",
+    "documents", "audit", "spending", "daily_runs",
 }  # fmt: skip
 READ_WHOLE = {"COUNT_RUNS", "LIST_APPROVALS", "LIST_CLOSED_APPROVALS"}
 """What has to read a table: all of it is counted, or any condition may come with it."""
 BY_ORDER = {
     "KNOWN_WORKFLOWS", "COUNT_RUNS_UP_TO", "SHORT_RUNS", "DELETE_OLD_LISTENERS", "DELETE_OLD_WORKERS",
-    "CREATED_RANGE", "WORKERS",
+    "WORKERS",
 }  # fmt: skip
 """What takes the first or the last row of an index, or has an index of its own."""
 OF_QUEUES = {"runs_queued", "runs_by_key", "runs_executed", "queue_keys_throttled"}
@@ -210,8 +210,7 @@ INDEXES = {
     "TRIM_AUDIT": {"audit_at", "audit_pkey"},
     "ADD_DAILY_USAGE": {"runs_pkey"},
     "DAILY_USAGE": {"spending_pkey"},
-    "CREATED_RANGE": {"runs_created"},
-    "CREATED_COUNTS": {"runs_created"},
+    "DAILY_RUNS": {"daily_runs_day"},
 }
 
 

@@ -192,6 +192,22 @@ async def test_an_older_database_is_migrated(path: Path, monkeypatch: pytest.Mon
     await store.close()
 
 
+async def test_runs_of_an_older_database_are_counted_by_day(path: Path, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as first_release:
+        first_release.setattr(connections, "MIGRATIONS", MIGRATIONS[:1])
+        older = await opened(path)
+        for number in range(3):
+            await start_run(older, f"r{number}", created_at=86400.0 * (number // 2 + 1) - 0.001)
+    store = await opened(path)
+    with monkeypatch.context() as first_release:
+        first_release.setattr(connections, "MIGRATIONS", MIGRATIONS[:1])
+        await start_run(older, "late", created_at=86400.0)
+        await older.close()
+    counts = await store.daily_usage.get_run_counts("1970-01-01", "1970-01-31")
+    assert [(line.day, line.run_count) for line in counts] == [("1970-01-01", 2), ("1970-01-02", 2)]
+    await store.close()
+
+
 async def test_a_file_from_before_the_first_release_is_refused_and_left_as_it_is(path: Path):
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE runs (key INTEGER PRIMARY KEY)")

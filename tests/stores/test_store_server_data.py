@@ -29,7 +29,7 @@ from holdfast.stores.audit_log import AuditEvent, AuditRow
 from holdfast.stores.contract import Store
 from holdfast.stores.daily_usage import DailyRunCount, DailyUsage
 from holdfast.stores.documents import Document
-from holdfast.stores.operations import ForkRun, Op, ReopenRun, Run
+from holdfast.stores.operations import ForkRun, Op, ReopenRun, Run, StartRun
 from holdfast.stores.retention import PruneRequest
 
 pytestmark = pytest.mark.asyncio
@@ -270,3 +270,33 @@ async def test_runs_are_counted_on_the_day_of_their_creation(store: Store, secon
     assert await store.daily_usage.get_run_counts("1970-01-14", "1970-01-30") == []
     assert await store.daily_usage.get_run_counts(*EVER, workflow="chat") == expected[1:2]
     assert await store.daily_usage.get_run_counts(SECOND, FIRST) == []
+
+
+async def test_deleted_runs_are_no_longer_counted(store: Store, second_store: Store):
+    worker = await store.workers.register(new_worker(), 100.0)
+    for name in ("one", "two", "three"):
+        run = await start_run(store, name, claim_as=worker)
+        await commit_ops(store, finish(run))
+    assert [line.run_count for line in await second_store.daily_usage.get_run_counts(*EVER)] == [3]
+    pruned = await store.retention.prune(PruneRequest(3_000_000.0, run_ids=("one", "three"), include_unclaimed=True))
+    assert len(pruned.run_ids) == 2
+    assert [line.run_count for line in await second_store.daily_usage.get_run_counts(*EVER)] == [1]
+    await store.retention.prune(PruneRequest(3_000_000.0, run_ids=("two",), include_unclaimed=True))
+    assert await second_store.daily_usage.get_run_counts(*EVER) == []
+
+
+async def test_a_start_that_is_repeated_is_counted_once(store: Store, second_store: Store):
+    for place in (store, second_store, store):
+        await start_run(place, "same")
+    assert [line.run_count for line in await store.daily_usage.get_run_counts(*EVER)] == [1]
+
+
+async def test_concurrent_starts_are_all_counted(store: Store, second_store: Store):
+    async def work(place: Store, name: str) -> None:
+        for number in range(20):
+            flows = random.Random(number).sample(["a", "b", "c"], 3)
+            await commit_ops(place, *(StartRun(new_run(f"{name}-{number}-{flow}", workflow=flow)) for flow in flows))
+
+    await asyncio.gather(work(store, "one"), work(second_store, "two"))
+    counts = await store.daily_usage.get_run_counts(*EVER)
+    assert {line.workflow: line.run_count for line in counts} == {"a": 40, "b": 40, "c": 40}

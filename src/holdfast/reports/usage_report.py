@@ -7,7 +7,7 @@ runs are deleted, while the numbers of runs count only existing ones.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -17,7 +17,6 @@ from holdfast.errors import UsageError
 from holdfast.services.json_form import UsageWithCost
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
-from holdfast.stores.daily_usage import DailyRunCount as KeptRuns
 
 DEFAULT_DAY_COUNT = 30
 """Number of days in a report by default."""
@@ -73,17 +72,8 @@ class UsageReport:
         return self.total.cost
 
 
-async def build_usage_report(
-    store: Store,
-    since: date | None,
-    until: date | None,
-    workflow: str | None,
-    read_run_counts: Callable[[str, str], Awaitable[Sequence[KeptRuns]]] | None = None,
-) -> UsageReport:
-    """What model calls used from one day to another, both included; default: the last ``DEFAULT_DAY_COUNT`` days.
-
-    ``read_run_counts`` replaces the store's count of the runs.
-    """
+async def build_usage_report(store: Store, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
+    """What model calls used from one day to another, both included; default: the last ``DEFAULT_DAY_COUNT`` days."""
     last = to_datetime(store.now()).date() if until is None else to_utc_date(until)
     try:
         first = last - timedelta(days=DEFAULT_DAY_COUNT - 1) if since is None else to_utc_date(since)
@@ -93,11 +83,7 @@ async def build_usage_report(
         raise UsageError(f"a report from {first} to {last} has no days: the first one comes after the last one")
     days = (first.isoformat(), last.isoformat())
     used = await store.daily_usage.get(*days, workflow=workflow)
-    runs = await (
-        store.daily_usage.get_run_counts(*days, workflow=workflow)
-        if read_run_counts is None
-        else read_run_counts(*days)
-    )
+    runs = await store.daily_usage.get_run_counts(*days, workflow=workflow)
     return UsageReport(
         first,
         last,

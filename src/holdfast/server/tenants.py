@@ -9,7 +9,6 @@ from holdfast.client.client import Client
 from holdfast.client.store_connections import LoopConnections
 from holdfast.server.auth.audit_log import AuditWriter
 from holdfast.server.background.overview_feed import OverviewFeed
-from holdfast.server.caches.daily_run_counts import DailyRunCounts
 from holdfast.server.caches.disabled_workflows import DisabledWorkflows
 from holdfast.server.deliveries.dispatcher import Dispatcher
 from holdfast.server.deliveries.listener_registry import ListenerRegistry
@@ -36,7 +35,6 @@ class Tenant:
         self.listeners = ListenerRegistry(namespace, store, get_default_store)
         self.overview_feed = OverviewFeed(self)
         self.disabled_workflows = DisabledWorkflows()
-        self.daily_run_counts = DailyRunCounts()
 
     async def close(self) -> None:
         """Disconnect the listeners, and then the store."""

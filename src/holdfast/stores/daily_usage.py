@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import NamedTuple
 
 from holdfast.admission.usage import Usage
 from holdfast.stores.utf8 import replace_surrogates
+
+_EPOCH = date(1970, 1, 1).toordinal()
 
 
 def get_utc_day(at: float) -> str:
@@ -27,16 +29,14 @@ def get_utc_day(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).date().isoformat()
 
 
-def get_day_bounds(day: str) -> tuple[float, float]:
-    """The times at which a day and the next one begin."""
-    start = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
-    return start.timestamp(), (start + timedelta(days=1)).timestamp()
+def to_day_number(day: str) -> int:
+    """The number of days from 1970-01-01 to a day."""
+    return date.fromisoformat(day).toordinal() - _EPOCH
 
 
-def list_days(first: str, last: str) -> list[str]:
-    """All days from ``first`` to ``last``, both included."""
-    start, end = date.fromisoformat(first), date.fromisoformat(last)
-    return [(start + timedelta(days=number)).isoformat() for number in range((end - start).days + 1)]
+def from_day_number(number: int) -> str:
+    """The day that is this number of days after 1970-01-01."""
+    return date.fromordinal(number + _EPOCH).isoformat()
 
 
 class DailyUsageIncrement(NamedTuple):

@@ -12,7 +12,6 @@ from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
 from holdfast.server.http.models import Name
 from holdfast.server.http.router import RequestModel, Router
-from holdfast.stores.daily_usage import DailyRunCount
 
 router = Router()
 
@@ -31,8 +30,4 @@ async def get_usage(call: Call, query: UsageQuery) -> UsageReport:
 
     The usage of a sub-agent counts for the sub-agent only, so that the lines add up. They stay when runs are deleted.
     """
-
-    async def count_runs(since: str, until: str) -> list[DailyRunCount]:
-        return await call.tenant.daily_run_counts.count_between(call.store, since, until, query.workflow)
-
-    return await build_usage_report(call.store, query.since, query.until, query.workflow, count_runs)
+    return await build_usage_report(call.store, query.since, query.until, query.workflow)

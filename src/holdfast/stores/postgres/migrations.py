@@ -7,10 +7,10 @@ at a time, so a whole fleet can start at once; the others find that it is done. 
 
 A migration holds its locks until it is committed, so it must be quick whatever is in the tables, and rewrites none.
 Indexes on a large table are created ``CONCURRENTLY``, which is not possible in a transaction: after the rest is
-committed, and before the version is raised. If the process is interrupted in between, nothing has changed that others
-would notice, and the next process repeats it. Creating such an index waits for all transactions with an older view of
-the database. So no process may wait for the advisory lock in a transaction; a process that does not get the lock tries
-again.
+committed, and before the version is raised. A ``backfill`` reads a large table at that time, too. If the process is
+interrupted in between, nothing has changed that others would notice, and the next process repeats it. Creating such an
+index waits for all transactions with an older view of the database. So no process may wait for the advisory lock in a
+transaction; a process that does not get the lock tries again.
 
 **Whose schema it is.** The table ``meta`` marks a schema of Holdfast. A schema that has tables but no ``meta`` belongs
 to another program, and is left alone.
@@ -144,7 +144,8 @@ def ddl(schema: str, role: str | None = None, version: int = 0) -> str:
     name = quote_identifier(schema)
     lines = ["BEGIN;", f"CREATE SCHEMA IF NOT EXISTS {name};"]
     for migration in missing_migrations(version, MIGRATIONS):
-        lines += [_qualify(migration.statements, schema).strip(), _qualify(migration.indexes, schema).strip()]
+        parts = (migration.statements, migration.backfill, migration.indexes)
+        lines += [_qualify(part, schema).strip() for part in parts]
     lines += [
         f"INSERT INTO {name}.meta (name, value) VALUES ('{key}', '{value}') "
         f"ON CONFLICT (name) DO UPDATE SET value = excluded.value;"
@@ -197,7 +198,7 @@ def _migrate_in_transaction(connection: Connection, schema: str, version: int) -
     for number, migration in enumerate(missing_migrations(version, MIGRATIONS), max(version + 1, BASELINE_VERSION)):
         if number > applied_version:
             connection.execute(cast(LiteralString, _qualify(migration.statements, schema)))
-        for statement in _split_indexes(migration, "IF NOT EXISTS"):
+        for statement in (migration.backfill, *_split_indexes(migration, "IF NOT EXISTS")):
             connection.execute(cast(LiteralString, _qualify(statement, schema)))
     _write_meta(connection, schema, _make_version_rows())
 
@@ -212,20 +213,20 @@ def _migrate_online(connection: Connection, schema: str) -> None:
     lock_timeout = _fetch_value(connection, "SHOW lock_timeout", ())
     connection.execute("SET lock_timeout = 0")  # an index may wait long for other transactions
     try:
-        _create_indexes(connection, schema, version)
+        _backfill_and_index(connection, schema, version)
     finally:
         connection.execute("SELECT set_config('lock_timeout', %s, false)", (lock_timeout,))
     with connection.transaction():
         _write_meta(connection, schema, _make_version_rows())
 
 
-def _create_indexes(connection: Connection, schema: str, version: int) -> None:
+def _backfill_and_index(connection: Connection, schema: str, version: int) -> None:
     for row in connection.execute(_SELECT_INVALID_INDEXES, (schema,)).fetchall():  # left by an interrupted migration
         connection.execute(
             sql.SQL("DROP INDEX CONCURRENTLY {}.{}").format(sql.Identifier(schema), sql.Identifier(row[0]))
         )
     for migration in missing_migrations(version, MIGRATIONS):
-        for statement in _split_indexes(migration, "CONCURRENTLY IF NOT EXISTS"):
+        for statement in (migration.backfill, *_split_indexes(migration, "CONCURRENTLY IF NOT EXISTS")):
             connection.execute(cast(LiteralString, _qualify(statement, schema)))
 
 

@@ -24,5 +24,6 @@ statements, its own statements, and its way to notice that a worker is dead. One
     retention archives        deleting runs, and importing them
     rows payloads blobs       values to rows and back
     database_access           how all of these use the database
-    database templates statements tables schema              what a database needs
+    database templates statements                            what a database needs
+    tables schema_changes schema                             its tables, and how it gets them
 """

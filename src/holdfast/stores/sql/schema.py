@@ -1,8 +1,8 @@
 """How a database gets its tables, and gets from one version of them to the next.
 
-The text of ``tables`` is SQL with these additions, which ``render`` translates: the types ``int``, ``small``,
-``float``, ``text``, and ``bytes``; ``@runs`` for a table; ``[sqlite: …]`` and ``[postgres: …]`` for what only one
-database has.
+The text of ``tables`` and ``schema_changes`` is SQL with these additions, which ``render`` translates: the types
+``int``, ``small``, ``float``, ``text``, and ``bytes``; ``@runs`` for a table; ``[sqlite: …]`` and ``[postgres: …]`` for
+what only one database has.
 
 ``meta`` has the lowest version that a Holdfast must know to use the tables: ``compatible_from``. PostgreSQL stores
 check it when they open, at each new connection, and with each poll. SQLite stores check it when they open, and before a
@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from holdfast.stores.sql.schema_changes import COMPACT_RECORDS, COUNT_EARLIER_RUNS, DAILY_RUNS
 from holdfast.stores.sql.tables import BASELINE
 
 
@@ -25,12 +26,19 @@ class Migration(NamedTuple):
     compatible_from: int
     indexes: str = ""
     """Indexes on tables that may be large: PostgreSQL creates them last, without blocking writers."""
+    backfill: str = ""
+    """A statement that reads tables that may be large, and that may be repeated: PostgreSQL executes it after the rest,
+    without blocking writers."""
 
 
 BASELINE_VERSION = 101
 """The version of the first release. Databases of earlier versions cannot be used."""
 
-MIGRATIONS: Final = (Migration(BASELINE, BASELINE_VERSION),)
+MIGRATIONS: Final = (
+    Migration(BASELINE, BASELINE_VERSION),
+    Migration(DAILY_RUNS, BASELINE_VERSION, backfill=COUNT_EARLIER_RUNS),
+    Migration(COMPACT_RECORDS, BASELINE_VERSION),
+)
 """Numbered from ``BASELINE_VERSION`` on; forward only, and never edited once released.
 
 While a fleet is updated, a database is newer than some of its users. That works as long as a migration only adds:
@@ -62,11 +70,6 @@ _COLUMN = re.compile(r"^(\s+\w+\s+)(int|small|float|text|bytes)\b", re.MULTILINE
 _ONLY = re.compile(r"\[(sqlite|postgres):(?: ((?:[^\[\]]|\[[^\]]*\])*?)|((?:[^\[\]]|\[[^\]]*\])*?))\]")
 _TABLE = re.compile(r"@(\w+)")
 _COMMENT = re.compile(r" *--.*$", re.MULTILINE)
-
-
-def split_statements(text: str) -> list[str]:
-    """The statements of a rendered text that defines no functions."""
-    return [statement for part in text.split(";") if (statement := part.strip())]
 
 
 def render(text: str, dialect: str, qualify: Callable[[str], str]) -> str:

@@ -15,9 +15,8 @@ from holdfast.stores.daily_usage import (
     DailyUsage,
     DailyUsageCounters,
     DailyUsageIncrement,
-    get_day_bounds,
-    get_utc_day,
-    list_days,
+    from_day_number,
+    to_day_number,
 )
 from holdfast.stores.documents import Document, Documents, check_document_name
 from holdfast.stores.sql.database import Database, Row
@@ -94,14 +93,16 @@ def _append_audit(db: Database, events: Sequence[AuditEvent]) -> None:
 
 
 class SqlDailyUsage(SqlCapability, DailyUsageCounters):
-    """The table ``spending``, and when runs were created."""
+    """The tables ``spending`` and ``daily_runs``."""
 
     async def get(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
         rows = await self._database.read_for_client(lambda db: db.query(db.sql.DAILY_USAGE, (since, until, workflow)))
         return [DailyUsage(day, name, model, Usage(*used)) for day, name, model, *used in rows]
 
     async def get_run_counts(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyRunCount]:
-        return await self._database.read_for_client(lambda db: _get_run_counts(db, since, until, workflow))
+        days = (to_day_number(since), to_day_number(until))
+        rows = await self._database.read_for_client(lambda db: db.query(db.sql.DAILY_RUNS, (*days, workflow)))
+        return [DailyRunCount(from_day_number(day), name, run_count) for day, name, run_count in rows]
 
 
 def increment_to_row(run: int, increment: DailyUsageIncrement) -> Row:
@@ -111,20 +112,3 @@ def increment_to_row(run: int, increment: DailyUsageIncrement) -> Row:
         increment.day, increment.model, used.calls, used.input_tokens, used.output_tokens, used.cached_tokens,
         used.nano_usd, used.unpriced, run,
     )  # fmt: skip
-
-
-def _get_run_counts(db: Database, since: str, until: str, workflow: str | None) -> list[DailyRunCount]:
-    """The number of runs created on each day: a day is a range in the index on the creation time."""
-    db.begin_snapshot()
-    [(first, last)] = db.query(db.sql.CREATED_RANGE)
-    found: list[DailyRunCount] = []
-    if first is not None:
-        days = {
-            day: get_day_bounds(day) for day in list_days(max(since, get_utc_day(first)), min(until, get_utc_day(last)))
-        }
-        db.prefetch({db.sql.CREATED_COUNTS: list(days.values())})
-        for day, bounds in days.items():
-            rows = db.lookup(db.sql.CREATED_COUNTS, *bounds)
-            found += [DailyRunCount(day, name, count) for name, count in sorted(rows) if workflow in (None, name)]
-    db.commit()
-    return found

@@ -1,5 +1,7 @@
 """The tables of all SQL stores, as text that ``schema.render`` turns into the SQL of one database.
 
+``schema_changes`` has what was added since the first release.
+
 **Columns.** ``runs.key`` is a surrogate for the run's id: it keeps records and their index small. ``runs.ready_state``
 exists for claims (see ``ready_states``): the due runs of each version of a workflow are in claiming order in a partial
 index, and the timers in another, so neither a million parked runs nor a long backlog slows a claim. ``runs.parked_by``
@@ -11,6 +13,10 @@ are empty or 0 for most runs, and such values are in the row's header. Columns t
 ``output``, ``error``, ``payload``, ``form_schema``, ``arguments``, ``answer``) hold a reference instead when it is
 large: see ``blobs``. The values of memories are not kept apart, because they change, and blobs never do.
 
+``daily_runs`` counts the runs that exist by workflow and day of creation, for reports. Triggers maintain it, in the
+transaction that creates or deletes runs, so no writer can forget it, not even an older Holdfast that does not know the
+table.
+
 The index ``runs_in_state`` is for lists of runs of all workflows. It indexes an expression, so no other statement that
 mentions a state uses it.
 
@@ -18,6 +24,7 @@ On SQLite, tables are ``STRICT``: a damaged or foreign value is refused when it 
 
 On PostgreSQL:
 
+- ``records`` has narrower columns in a schema that was created with ``COMPACT_RECORDS``. All statements fit both.
 - Columns that lists are paged by are in the indexes; SQLite has them there implicitly.
 - Text is compared by code points (``COLLATE "C"``), whatever the locale of the database.
 - Nearly every change of a run changes an indexed column of ``runs``, so it makes a new row version in a new place.
@@ -31,6 +38,9 @@ On PostgreSQL:
 - A memory's words are rows of ``memory_words``. What ranking needs to know about all memories together is in
   ``memory_totals``, in several rows, so that concurrent changes rarely wait for each other. The same goes for the usage
   of a day, in ``spending``.
+- ``daily_runs`` may have several rows for a day and workflow, and only their sum matters. A transaction adds to a row
+  that no other transaction has locked, or else inserts one. So it never waits for another, cannot deadlock, and there
+  are no more rows than there were concurrent writers.
 - PostgreSQL does not compress payloads, because that takes ten times as long as writing them. Payloads of records,
   which never change, stay in the row as long as a page can hold it. Those of runs are moved out early, so that they are
   not copied with every change of the row.

@@ -7,6 +7,7 @@ All SQL stores share the code for operations, rows, and lists (``stores.sql``). 
     connection_worker  a connection, its lock, and its thread
     database           a connection as all SQL stores use it
     dialect            how SQLite writes the shared statements
+    notifications      how processes notify each other of commits
     statements         statements that only SQLite has
     workers            registering workers, and finding dead ones
     worker_locks       file locks that show that a worker is dead

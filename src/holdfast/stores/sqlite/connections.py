@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -25,7 +25,6 @@ from holdfast.stores.sql.schema import (
     latest_version,
     missing_migrations,
     render,
-    split_statements,
 )
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.errors import is_busy
@@ -42,8 +41,9 @@ _PAGE_BYTES = 8192
 """The page size of a new file. SQLite puts a row only on a page that has room for all of it, so its usual pages of 4096
 bytes stay half empty with rows of about 2 KB, the size of agents' rows."""
 
-_RETRY_DELAY_S = 0.001
-"""A busy process releases the lock for a moment between its commits; with a longer delay, a retry would miss it."""
+_MIN_RETRY_DELAY_S, _MAX_RETRY_DELAY_S, _RETRY_DELAY_GROWTH = 0.00005, 0.001, 1.2
+"""A commit takes a fraction of a millisecond, and a busy process releases the lock for a moment between its commits:
+longer delays would miss it. They reach the maximum after 6 ms."""
 
 OPEN_MODE = "rwc"
 """How the file is opened (SQLite's ``mode``); tests open it read-only, since a mode bit does not stop root."""
@@ -52,13 +52,15 @@ OPEN_MODE = "rwc"
 def retry_while_busy(action: Callable[[], T], timeout_s: float = LOCK_TIMEOUT_S) -> T:
     """Do ``action`` again while another process holds the lock it needs. Blocking."""
     deadline = time.monotonic() + timeout_s
+    delay_s = _MIN_RETRY_DELAY_S
     while True:
         try:
             return action()
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() >= deadline:
                 raise
-        time.sleep(_RETRY_DELAY_S)
+        time.sleep(delay_s)
+        delay_s = min(delay_s * _RETRY_DELAY_GROWTH, _MAX_RETRY_DELAY_S)
 
 
 def prepare_folder(database: Path) -> None:
@@ -205,7 +207,7 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
     try:
         version, latest = _validate_identity(connection, database), latest_version(MIGRATIONS)
         for migration in missing_migrations(version, MIGRATIONS):
-            for statement in split_statements(render_sqlite(migration.statements + migration.indexes)):
+            for statement in split_statements(migration.statements + migration.backfill + migration.indexes):
                 connection.execute(statement)
         connection.execute(sql.PUT_META, ("compatible_from", str(MIGRATIONS[-1].compatible_from)))
         connection.execute(sql.PROBE_SEARCH)  # this Python's SQLite must support it
@@ -215,6 +217,17 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
     except BaseException:
         roll_back(connection)
         raise
+
+
+def split_statements(statements: str) -> Iterator[str]:
+    """Statements of ``sql.tables``, one by one in SQLite's SQL. The body of a trigger contains semicolons."""
+    statement = ""
+    for part in render_sqlite(statements).split(";"):
+        statement = f"{statement}{part};".lstrip()
+        if sqlite3.complete_statement(statement):
+            if statement != ";":
+                yield statement
+            statement = ""
 
 
 def render_sqlite(statements: str) -> str:

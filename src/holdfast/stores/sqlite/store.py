@@ -1,7 +1,13 @@
 """The SQLite store: which connection does what, and how processes on one file notice each other's writes.
 
-A process polls ``PRAGMA data_version``, which changes when another connection has written: every ``POLL_INTERVAL_S``
-seconds, and every ``IDLE_POLL_INTERVAL_S`` when nothing has changed for ``IDLE_AFTER_S``.
+A process that has committed something that others may wait for (a new run, a signal, the end of a run) notifies them:
+see ``notifications``. It does not notify them of the progress of runs. So a process also polls ``PRAGMA data_version``,
+which changes when another connection has written: every ``POLL_INTERVAL_S`` seconds, and less often when nothing has
+changed for ``IDLE_AFTER_S``.
+
+After a change, a process looks for work, signals, and ended runs. While another process commits all the time, changes
+are reported at most every ``POLL_INTERVAL_S`` seconds. Notifications are reported earlier, but not before the process
+has had three times as long for other work as it took to look.
 """
 
 from __future__ import annotations
@@ -13,9 +19,19 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.contract import DEFAULT_NAMESPACE
-from holdfast.stores.operations import Op, OpResult
+from holdfast.stores.operations import (
+    AppendLiveEvents,
+    AppendRecord,
+    Op,
+    OpResult,
+    ParkRun,
+    ReserveUsage,
+    SaveAttempt,
+    StartResult,
+)
 from holdfast.stores.sql.database_access import DatabaseWork, T
 from holdfast.stores.sql.group_commit import GroupCommit
 from holdfast.stores.sql.rows import RowReader
@@ -24,12 +40,21 @@ from holdfast.stores.sqlite import connections
 from holdfast.stores.sqlite.connection_worker import ConnectionWorker
 from holdfast.stores.sqlite.database import register_search_function
 from holdfast.stores.sqlite.errors import to_store_error
+from holdfast.stores.sqlite.notifications import ChangeListener, ChangeNotifier
 from holdfast.stores.sqlite.step_transactions import SqliteStepTransactions
+from holdfast.stores.sqlite.worker_locks import get_process_folder
 from holdfast.stores.sqlite.workers import SqliteWorkers
 from holdfast.stores.urls import validate_namespace, with_namespace
 
 POLL_INTERVAL_S, IDLE_POLL_INTERVAL_S, IDLE_AFTER_S = 0.02, 0.05, 1.0
 """Poll intervals of ``wait_for_change`` in seconds: longer when nothing has changed for a while, to idle cheaply."""
+NOTIFIED_IDLE_POLL_INTERVAL_S = 0.1
+"""The same for a process that gets notifications: a poll has less to find, and waiting for both costs more."""
+_MIN_IDLE_RATIO = 3.0
+"""After a notification, the minimum time until the next one is reported, as a multiple of the time that the caller
+took."""
+_QUIET_OPS = frozenset({AppendRecord, AppendLiveEvents, SaveAttempt, ReserveUsage, ParkRun})
+"""Operations of which no other process is notified."""
 
 
 def path_for_namespace(default_path: Path, namespace: str) -> Path:
@@ -58,8 +83,13 @@ class SqliteStore(SqlStore):
         self._group_commit = GroupCommit(self._commit)
         self.workers = self._workers = SqliteWorkers(self)
         self.step_transactions = self._step_transactions = SqliteStepTransactions(self)
+        folder = get_process_folder(self.path)
+        self._listener = ChangeListener(folder)
+        self._notifier = ChangeNotifier(folder, self._listener)
         self._seen_data_version: int | None = None
-        self._changed_at = 0.0
+        self._changed_at = float("-inf")
+        self._is_notified = False
+        """There was a notification that is not reported yet."""
 
     # Opening and closing
 
@@ -90,6 +120,8 @@ class SqliteStore(SqlStore):
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
+        self._notifier.close()
+        self._listener.close()
         self._workers.close_renewer()
         connection_workers = (self._client_read_worker, self._read_worker, self._write_worker)
         self._client_read_worker = self._read_worker = self._write_worker = None
@@ -128,6 +160,12 @@ class SqliteStore(SqlStore):
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
         return await self._group_commit.commit(ops) if ops else []
 
+    async def _commit(self, ops: Sequence[Op]) -> list[OpResult]:
+        answers = await super()._commit(ops)
+        if any(map(_concerns_others, ops, answers)):
+            self._notifier.notify()
+        return answers
+
     async def write(self, work: DatabaseWork[T], op_count: int = 1, *, is_slow: bool = False) -> T:
         return await self.writer.write(work, op_count, slow=is_slow)
 
@@ -143,17 +181,48 @@ class SqliteStore(SqlStore):
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
         """Poll ``data_version`` on the connection that writes: there it does not change with its own commits."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        entered_at = loop.time()
+        deadline = entered_at + timeout_s
+        min_gap_s = min(POLL_INTERVAL_S, _MIN_IDLE_RATIO * (entered_at - self._changed_at))
         while True:
-            version, now = self.writer.read_data_version(), loop.time()
-            if version is not None and version != self._seen_data_version:
-                self._seen_data_version = version
-                self._changed_at = now
-                return True
-            if now >= deadline:
-                return False
-            interval = POLL_INTERVAL_S if now - self._changed_at < IDLE_AFTER_S else IDLE_POLL_INTERVAL_S
-            await asyncio.sleep(min(interval, deadline - now))
+            now = loop.time()
+            due_at = self._changed_at + (min_gap_s if self._is_notified else POLL_INTERVAL_S)
+            if now >= min(due_at, deadline):
+                if self._has_changed():
+                    self._changed_at = loop.time()
+                    return True
+                if now >= deadline:
+                    return False
+                due_at = now + self._get_poll_interval_s(now)
+            if await self._listener.wait(min(due_at, deadline) - now):
+                self._is_notified = True
+
+    def _get_poll_interval_s(self, now: float) -> float:
+        if now - self._changed_at < IDLE_AFTER_S:
+            return POLL_INTERVAL_S
+        return NOTIFIED_IDLE_POLL_INTERVAL_S if self._listener.is_open else IDLE_POLL_INTERVAL_S
+
+    def _has_changed(self) -> bool:
+        """Whether another process has written since this was last true."""
+        version = self.writer.read_data_version()
+        is_notified, self._is_notified = self._is_notified, False
+        if version is None:  # in use, so the notification says it
+            return is_notified
+        has_changed, self._seen_data_version = version != self._seen_data_version, version
+        return has_changed
+
+    def notify_work(self) -> None:
+        self._notifier.notify()
+
+    def notify_all(self) -> None:
+        self._notifier.notify()
 
     def now(self) -> float:
         return self._clock()
+
+
+def _concerns_others(op: Op, answer: OpResult) -> bool:
+    """Whether other processes are notified of an operation. A run that is begun here is no work for them."""
+    if isinstance(answer, StartResult):
+        return answer.run.state is RunState.PENDING
+    return type(op) not in _QUIET_OPS

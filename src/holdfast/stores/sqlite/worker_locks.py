@@ -41,11 +41,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
+def get_process_folder(database: Path) -> Path:
+    """The folder with the files of the processes that use a database."""
+    return Path(f"{database}-workers")
+
+
 class WorkerLocks:
     """The lock files of the workers on one database."""
 
     def __init__(self, database: Path) -> None:
-        self.folder = Path(f"{database}-workers")
+        self.folder = get_process_folder(database)
 
     def acquire(self, token: str) -> None:
         """Create a worker's file and lock it, before other processes can see the worker's row."""

@@ -130,6 +130,7 @@ class SqliteWorkers(Workers):
 
     async def retire(self, worker: int) -> None:
         await self._store.write(lambda db: retire_worker(db, worker, self._store.now()))
+        self._store.notify_work()
         self._live_cache = None
         token = self._own_workers.pop(worker, None)
         if token is not None:

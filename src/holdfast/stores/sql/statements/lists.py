@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.stores.sql.templates import Catalog, Group, Lookup, Query
+from holdfast.stores.sql.templates import Catalog, Group, Query
 
 _TAGGED = "SELECT 1 FROM @run_tags t WHERE t.tag = :tag AND t.run = runs.key"
 _PAGE = "below:i lowest:i max_rows:i"
@@ -194,10 +194,4 @@ class ListStatements(Catalog):
         "CROSS JOIN (VALUES ('pending'), ('running'), ('waiting')) s (state) CROSS JOIN LATERAL "
         "(SELECT version FROM @runs WHERE workflow = w.name AND state = s.state ORDER BY workflow, state, key) r "
         "GROUP BY w.name, r.version",
-    )
-    # Each of the two is the end of an index; together in one SELECT they would scan all rows.
-    CREATED_RANGE = Query("", "SELECT (SELECT min(created_at) FROM @runs), (SELECT max(created_at) FROM @runs)")
-    CREATED_COUNTS = Lookup(
-        "since:f before:f",
-        "SELECT workflow, count(*) FROM @runs WHERE created_at >= :since AND created_at < :before GROUP BY workflow",
     )

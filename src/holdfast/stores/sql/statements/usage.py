@@ -72,6 +72,12 @@ class UsageStatements(Catalog):
         "WHERE day >= :since AND day <= :until AND workflow = coalesce(:workflow, workflow) "
         "GROUP BY day, workflow, model ORDER BY day, workflow, model",
     )
+    DAILY_RUNS = Query(
+        "first:i last:i workflow:t",
+        "SELECT day, workflow, CAST(sum(run_count) AS bigint) FROM @daily_runs WHERE day >= :first AND day <= :last "
+        "AND workflow = coalesce(:workflow, workflow) GROUP BY day, workflow HAVING sum(run_count) > 0 "
+        "ORDER BY day, workflow",
+    )
 
 
 class ValueStatements(Catalog):

@@ -45,6 +45,8 @@ RESPONSE_TIMEOUT_S = 30.0
 """Seconds that a response may take, in addition to those that the server was asked to wait."""
 STREAM_IDLE_TIMEOUT_S = 45.0
 """Seconds of silence after which a stream counts as broken: the server sends something every fifteen."""
+MAX_IDLE_CONNECTIONS = 256
+"""Connections that stay open for the next request. Opening one costs more than a request does."""
 RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 
 _REQUEST_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL)
@@ -129,7 +131,7 @@ class Transport:
                 verify=_get_ssl_context() if self.endpoint.is_encrypted else _EMPTY_SSL_CONTEXT,
                 # A proxy may carry encrypted requests; it could read the key in others.
                 trust_env=self.endpoint.is_encrypted,
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=MAX_IDLE_CONNECTIONS),
             )
         return client
 

@@ -12,7 +12,8 @@ no request waits for an earlier one.
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -28,6 +29,43 @@ _LINE_BYTES: Final = 12
 
 class InvalidRequest(Exception):
     """A request that httptools accepts, and this server does not."""
+
+
+class JoinedWrites:
+    """Writes the head of a response together with the beginning of its body: sending costs more than all the rest.
+
+    If the body comes later, as in a stream, the head does not wait for it.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head: bytes | None = None
+        self._has_head = False
+
+    def write(self, data: bytes) -> None:
+        """Write a part of the response; the first part is the head."""
+        if not self._has_head:
+            self._has_head, self._head = True, data
+            self._loop.call_soon(self._flush)
+        elif self._head is not None:
+            data, self._head = self._head + data, None
+            self._transport.write(data)
+        else:
+            self._transport.write(data)
+
+    def _flush(self) -> None:
+        if self._head is not None:
+            data, self._head = self._head, None
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection once everything is written."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class HttpToolsConnection(LimitedConnection, HttpToolsProtocol):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]
@@ -104,6 +142,7 @@ class HttpToolsConnection(LimitedConnection, HttpToolsProtocol):  # pyright: ign
         if host_count > 1 or (host_count == 0 and self.parser.get_http_version() == "1.1"):
             raise InvalidRequest
         super().on_headers_complete()
+        self.cycle.transport = cast("asyncio.Transport", JoinedWrites(self.transport, self.loop))
         if not self.url.startswith(b"/"):
             self.scope["path"], self.scope["raw_path"] = self.url.decode("ascii"), self.url
         if self.parser.should_upgrade():

@@ -111,6 +111,7 @@ async def _finish(
         raise await read_lost_problem(call, run, epoch)
     RunLog.from_store(store).log_end(replace(run, state=state, error=error))
     end_delivery(call, id, run)
+    call.tenant.connections.note_end(run.id)
     return state
 
 

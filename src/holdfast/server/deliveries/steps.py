@@ -1,9 +1,9 @@
 """Recording the steps of a delivery.
 
 **Steps are identified by name**, and the first outcome of a name counts. The server that appends a record chooses its
-number. If the number already exists under the same epoch, the store treats the append as a repeat, even if another
-server has written it. So the server then reads what is recorded under the name, and tries again with another number if
-it is not its own record.
+number. If the number already exists under the same epoch, another server has written it, or an earlier request whose
+response was lost. Then the server reads the journal anew, and tries again with another number if nothing is recorded
+under the name.
 """
 
 from __future__ import annotations
@@ -130,19 +130,16 @@ async def append_record(
                 used=None if usage is None else usage.to_usage(),
                 clear_live_events=name in held.attempts,
                 model="" if usage is None else usage.model,
+                must_be_new=True,
             )
             [status] = await store.commit([op])
-            if status is not OpStatus.DONE:
-                forget_delivery(call, id)
-                raise await read_lost_problem(call, held.run)
-            # If the number already exists under the same epoch, the store treats the append as a repeat, but another
-            # server may have written it.
-            stored = await store.get_last_record(held.run.id, name)
-            if stored is not None and stored.seq == record.seq and stored.payload == record.payload:
+            if status is OpStatus.DONE:
                 held.add_record(record)
                 await listeners.keep_holder_alive(held.run)
                 return record, True
         forget_delivery(call, id)
+        if status is not OpStatus.DUPLICATE:
+            raise await read_lost_problem(call, held.run)
     raise Problem(
         503,
         "concurrent-record",

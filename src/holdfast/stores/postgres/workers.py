@@ -27,7 +27,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -192,10 +192,20 @@ class PgClaims(SqlClaims):
         runs = await super().claim(
             worker, workflows=workflows, queues=queues, limit=limit, suspect_delay_s=suspect_delay_s
         )
+        self._track_limited(runs)
+        return runs
+
+    async def claim_each(
+        self, workers: Sequence[int], *, workflows: Collection[str], suspect_delay_s: float | None = 0.0
+    ) -> list[Run]:
+        runs = await super().claim_each(workers, workflows=workflows, suspect_delay_s=suspect_delay_s)
+        self._track_limited(runs)
+        return runs
+
+    def _track_limited(self, runs: Iterable[Run]) -> None:
         for run in runs:
             if run.is_limited:
                 self._store.notifier.track_limited(run)
-        return runs
 
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         self.scope = ClaimScope(workflows, queues)

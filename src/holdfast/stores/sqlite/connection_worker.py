@@ -42,7 +42,7 @@ MAX_INLINE_OPS = 64
 """More operations than this are never committed inline."""
 MAX_INLINE_COMMIT_S = 0.0015
 """While small commits take longer than this on average, the loop does not wait for them."""
-MAX_INLINE_READ_S = 0.0005
+MAX_INLINE_READ_S = 0.001
 """Seconds after which a read is interrupted, and goes to the thread."""
 _CHECK_INTERVAL = 1000
 """Instructions of SQLite between two looks at the clock: some 50 µs."""

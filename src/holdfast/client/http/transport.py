@@ -45,7 +45,7 @@ CONNECT_TIMEOUT_S = 5.0
 RESPONSE_TIMEOUT_S = 30.0
 """Seconds that a response may take, in addition to those that the server was asked to wait."""
 STREAM_IDLE_TIMEOUT_S = 45.0
-"""Seconds of silence after which a stream counts as broken: the server sends something every fifteen."""
+"""Seconds of silence after which a stream counts as broken: the server sends something every ten."""
 RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 
 _REQUEST_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL)

@@ -39,7 +39,7 @@ log = logging.getLogger("holdfast.server")
 
 POLL_INTERVAL_S = 1.0
 MIN_POLL_GAP_S = 0.01
-"""Minimum seconds between two polls: a busy store reports changes all the time."""
+"""Minimum seconds between a poll that finds nothing and the next one: a busy store reports changes all the time."""
 FULL_QUEUE_RETRY_S = 0.1
 """Seconds until the next poll if something is due, but cannot be claimed because its queue is full."""
 FIRST_CLAIM_SIZE = 4
@@ -125,14 +125,16 @@ class Dispatcher:
             try:
                 while line := self._pending.get(address):
                     subscription.clear()
-                    polled_at = loop.time()
+                    polled_at, pending_count = loop.time(), len(line)
                     try:
                         wait = await self._dispatch_due(address, line)
                     except StoreError as error:
                         log.warning("address %r: the store cannot be asked for work: %s", address, error)
                         wait = POLL_INTERVAL_S
+                    has_handed_out = len(line) < pending_count
                     await subscription.wait(min(wait, POLL_INTERVAL_S))
-                    await asyncio.sleep(max(0.0, MIN_POLL_GAP_S - (loop.time() - polled_at)))
+                    if not has_handed_out:
+                        await asyncio.sleep(max(0.0, MIN_POLL_GAP_S - (loop.time() - polled_at)))
                 self._pending.pop(address, None)
                 self._dispatch_tasks.pop(address, None)
             finally:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -100,12 +101,14 @@ def _parse_socket_address(end: tuple[str, int | None] | None) -> SocketAddress |
 _TRUSTED_USERS = (None, 0, os.geteuid() if hasattr(os, "geteuid") else None)
 
 
+@lru_cache(1024)
 def is_loopback(address: str) -> bool:
     """Whether a network address can only be reached from this machine."""
     found = _parse_address(address)
     return found is not None and found.is_loopback
 
 
+@lru_cache(1024)
 def get_network(address: str) -> str:
     """The network that an address counts for: itself, or its /64 for IPv6, where each client has many addresses."""
     found = _parse_address(address)

@@ -288,9 +288,13 @@ def _run_once(listener_count: int, run_count: int, tree: Path, *, counted: bool 
 BENCHMARKS = {"platform": measure_platform}
 
 
+def _exit(number: int, frame: object) -> None:
+    os._exit(0)
+
+
 def main() -> None:
     if sys.argv[1] == "listen":
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGTERM, _exit)
         asyncio.run(run_listeners(sys.argv[2], sys.argv[3], int(sys.argv[4]), Path(sys.argv[5])))
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.platform_load", description=__doc__)

@@ -55,7 +55,7 @@ class JoinedWrites:
             self._transport.write(data)
 
     def _flush(self) -> None:
-        if self._head is not None:
+        if self._head is not None and not self._transport.is_closing():
             data, self._head = self._head, None
             self._transport.write(data)
 
@@ -134,18 +134,19 @@ class HttpToolsConnection(LimitedConnection, HttpToolsProtocol):  # pyright: ign
 
     def on_headers_complete(self) -> None:
         """A head is complete. Raises ``InvalidRequest``."""
-        self._head_size += len(self.parser.get_method()) + len(self.url)
+        parser = cast("Any", self.parser)
+        self._head_size += len(parser.get_method()) + len(self.url)
         if self._head_size > MAX_HEAD_BYTES:
             self.is_head_too_large = True
             raise InvalidRequest
         host_count = sum(name == b"host" for name, _ in self.headers)
-        if host_count > 1 or (host_count == 0 and self.parser.get_http_version() == "1.1"):
+        if host_count > 1 or (host_count == 0 and parser.get_http_version() == "1.1"):
             raise InvalidRequest
         super().on_headers_complete()
         self.cycle.transport = cast("asyncio.Transport", JoinedWrites(self.transport, self.loop))
         if not self.url.startswith(b"/"):
             self.scope["path"], self.scope["raw_path"] = self.url.decode("ascii"), self.url
-        if self.parser.should_upgrade():
+        if parser.should_upgrade():
             self.cycle.keep_alive = False  # httptools parses nothing after a request for another protocol
         self._is_body_pending = True
         self._framing_bytes = MAX_HEAD_BYTES + PIECE_BYTES

@@ -48,7 +48,7 @@ class ListenerSession:
         session = cls(call, await declare_address(call.store, address), name)
         listeners = call.tenant.listeners
         worker_id = await listeners.parse_listener_id(address, listener_id)
-        if worker_id is not None and await listeners.renew_lease(worker_id, session.address.lease):
+        if worker_id is not None and await listeners.keep_alive(worker_id, session.address.lease):
             session.worker_id, session.listener_id = worker_id, listener_id or ""
         return session
 

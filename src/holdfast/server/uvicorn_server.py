@@ -142,12 +142,11 @@ class UvicornServer(uvicorn.Server):
         trusted_proxies: Collection[str] = (),
         grace_s: float = DEFAULT_GRACE_S,
         max_connections: int = MAX_CONNECTIONS,
-        http: type[LimitedConnection] | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=http or find_fastest_connection_class(),
+                http=find_fastest_connection_class(),
                 ws="none",
                 lifespan="off",
                 log_config=None,

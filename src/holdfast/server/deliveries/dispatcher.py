@@ -12,7 +12,6 @@ polls now and then, since runs become due by the clock as well.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -27,8 +26,7 @@ from holdfast.server.deliveries.delivery_watcher import DeliveryWatcher
 from holdfast.server.http.problems import Problem
 from holdfast.stores import worker_deaths
 from holdfast.stores.change_feed import Subscription
-from holdfast.stores.live_events import DELIVERED
-from holdfast.stores.operations import AppendLiveEvents, LiveEvent, ReleaseRun, Run
+from holdfast.stores.operations import ReleaseRun, Run
 from holdfast.stores.served_versions import make_served_name
 
 if TYPE_CHECKING:
@@ -199,7 +197,7 @@ class Dispatcher:
         store = self._tenant.store
         try:
             histories = await store.get_histories([run.key for _, run in claimed])
-            await store.commit([self._make_delivered_event(listener, run) for listener, run in claimed])
+            await store.commit([listener.session.make_delivered_event(run) for listener, run in claimed])
         except Exception as error:
             if len(claimed) > 1:  # one of them may be at fault
                 for pair in claimed:
@@ -219,13 +217,6 @@ class Dispatcher:
                 await self._release(run)
             else:
                 listener.delivery.set_result(ClaimedDelivery(run, history))
-
-    def _make_delivered_event(self, listener: PendingListener, run: Run) -> AppendLiveEvents:
-        caller = listener.session.call.caller
-        name = listener.session.display_name or caller.name
-        data = json.dumps({"listener": name, "remote_address": caller.remote_address, "number": run.epoch})
-        event = LiveEvent(-1, "delivered", run.epoch, DELIVERED, data.encode(), self._tenant.store.now())
-        return AppendLiveEvents(run.key, run.epoch, (event,))
 
     async def _release(self, run: Run) -> None:
         """Release a claimed run that was not handed over."""

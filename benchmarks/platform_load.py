@@ -5,18 +5,21 @@ Each listener writes to a file, outside the database, when it got a delivery and
 measures what a user sees: from the moment before a submission is sent until a listener has it. ``kill_count`` is the
 number of times the server is killed (SIGKILL) and restarted meanwhile.
 
-Run as a program, it is the process of the listeners: ``python -m benchmarks.platform_load URL ADDRESS COUNT LEDGER``.
+Run as a program, it compares the cost of the server with that of another worktree, under the same load by the same
+clients, in turns: ``python -m benchmarks.platform_load compare OTHER [--pairs N]``. With ``listen URL ADDRESS COUNT
+LEDGER``, it is the process of the listeners.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Generator
@@ -25,12 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import sqlite_baseline
-from benchmarks.sqlite_benchmarks import ROOT, Measurement, median
+from benchmarks.server_process import ROOT, START_TIMEOUT_S, ServerCounts, ServerProcess
+from benchmarks.sqlite_benchmarks import Measurement, median
 from holdfast import Client
 
 ADDRESS = "load"
-START_TIMEOUT_S = 30.0
-"""Seconds that a process has to be there."""
 
 
 @dataclass
@@ -45,57 +47,31 @@ class LoadResult:
     """Seconds from submission to delivery, of each run."""
     duration_s: float
     kill_count: int
+    server_cpu_s: float
+    """CPU seconds of the server, without those of servers that were killed."""
+    counts: ServerCounts | None = None
+    """What a counted server did."""
+
+    @property
+    def rate(self) -> float:
+        return self.run_count / self.duration_s
+
+    @property
+    def server_cpu_ms(self) -> float:
+        """Milliseconds of the server's CPU time for each run."""
+        return 1000 * self.server_cpu_s / self.run_count
 
     def get_quantile(self, fraction: float) -> float:
         ordered = sorted(self.delivery_delays_s)
         return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))]
 
 
-class ServerProcess:
-    """`holdfast serve` as a process."""
-
-    def __init__(self, url: str, log: Path) -> None:
-        self.url = url
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def base_url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "holdfast.cli", "serve", "--url", self.url, "--port", str(self.port)]
-        with self._log.open("ab") as out:
-            self._process = subprocess.Popen([*command, "--rate", "100000"], stdout=out, stderr=out)
-        until = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < until:
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), 1):
-                    return
-            except OSError:
-                if self._process.poll() is not None:
-                    break
-                time.sleep(0.02)
-        raise RuntimeError(f"the server did not start: {self._log.read_text()[-2000:]}")
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait()
-
-
 @contextmanager
-def run_server(folder: Path, listener_count: int, url: str | None = None) -> Generator[tuple[ServerProcess, Path]]:
+def run_server(
+    folder: Path, listener_count: int, url: str | None = None, tree: Path = ROOT, *, counted: bool = False
+) -> Generator[tuple[ServerProcess, Path]]:
     """A server, and listeners in a process of their own; and the file in which they note what they do."""
-    server = ServerProcess(url or f"sqlite:///{folder / 'runs.db'}", folder / "server.log")
+    server = ServerProcess(url or f"sqlite:///{folder / 'runs.db'}", folder / "server.log", tree, counted=counted)
     server.start()
     ledger = folder / "ledger"
     ledger.touch()
@@ -103,6 +79,7 @@ def run_server(folder: Path, listener_count: int, url: str | None = None) -> Gen
         sys.executable,
         "-m",
         "benchmarks.platform_load",
+        "listen",
         server.base_url,
         ADDRESS,
         str(listener_count),
@@ -119,12 +96,21 @@ def run_server(folder: Path, listener_count: int, url: str | None = None) -> Gen
 
 
 async def run_load(
-    folder: Path, *, listener_count: int, run_count: int, kill_count: int, url: str | None = None
+    folder: Path,
+    *,
+    listener_count: int,
+    run_count: int,
+    kill_count: int = 0,
+    url: str | None = None,
+    tree: Path = ROOT,
+    counted: bool = False,
 ) -> LoadResult:
     """Submit ``run_count`` runs at once to ``listener_count`` listeners, and kill the server ``kill_count`` times."""
     sent: dict[str, float] = {}
     places = asyncio.Semaphore(50)
-    with run_server(folder, listener_count, url) as (server, ledger):
+    counts = None
+    folder.mkdir(exist_ok=True)
+    with run_server(folder, listener_count, url, tree, counted=counted) as (server, ledger):
         async with Client(server.base_url) as client:
             await _wait_for_listeners(client, listener_count)
 
@@ -135,14 +121,22 @@ async def run_load(
                     sent[run_id] = at
                     return run_id
 
-            began = time.monotonic()
+            before = await _read_counts(server) if counted else None
+            began, cpu_began = time.monotonic(), server.get_cpu_s()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_kill_repeatedly(server, ledger, run_count, kill_count))
                 ids = await asyncio.gather(*(submit(number) for number in range(run_count)))
                 results = await asyncio.gather(*(client.wait(run_id) for run_id in ids))
-            seconds = time.monotonic() - began
+            seconds, cpu_s = time.monotonic() - began, server.get_cpu_s() - (0.0 if kill_count else cpu_began)
+            if before is not None:
+                counts = await _read_counts(server) - before
     completed = sum(result == {"number": number} for number, result in enumerate(results))
-    return _read_result(ledger, sent, completed, seconds, kill_count)
+    return _read_result(ledger, sent, completed, seconds, kill_count, cpu_s, counts)
+
+
+async def _read_counts(server: ServerProcess) -> ServerCounts:
+    await asyncio.sleep(0.3)  # they are written now and then
+    return server.get_counts()
 
 
 async def run_sequential_load(folder: Path, *, listener_count: int, run_count: int) -> LoadResult:
@@ -151,18 +145,24 @@ async def run_sequential_load(folder: Path, *, listener_count: int, run_count: i
     with run_server(folder, listener_count) as (server, ledger):
         async with Client(server.base_url) as client:
             await _wait_for_listeners(client, listener_count)
-            began = time.monotonic()
+            began, cpu_began = time.monotonic(), server.get_cpu_s()
             for number in range(run_count):
                 at = time.time()
                 handle = await client.send(ADDRESS, {"number": number})
                 sent[handle.run_id] = at
                 await handle.result()
-            seconds = time.monotonic() - began
-    return _read_result(ledger, sent, run_count, seconds, 0)
+            seconds, cpu_s = time.monotonic() - began, server.get_cpu_s() - cpu_began
+    return _read_result(ledger, sent, run_count, seconds, 0, cpu_s)
 
 
 def _read_result(
-    ledger: Path, sent: dict[str, float], completed_count: int, duration_s: float, kill_count: int
+    ledger: Path,
+    sent: dict[str, float],
+    completed_count: int,
+    duration_s: float,
+    kill_count: int,
+    server_cpu_s: float,
+    counts: ServerCounts | None = None,
 ) -> LoadResult:
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
     first: dict[str, float] = {}
@@ -171,7 +171,7 @@ def _read_result(
             first.setdefault(line["run"], line["at"])
     waits = [first[run_id] - at for run_id, at in sent.items() if run_id in first]
     done = Counter(line["run"] for line in lines if line["what"] == "done")
-    return LoadResult(len(sent), completed_count, done, waits, duration_s, kill_count)
+    return LoadResult(len(sent), completed_count, done, waits, duration_s, kill_count, server_cpu_s, counts)
 
 
 async def _wait_for_listeners(client: Client, listener_count: int) -> None:
@@ -229,27 +229,81 @@ async def measure_platform(folder: Path, rounds: int) -> list[Measurement]:
     commit = 1 / sqlite_baseline.measure_commit_rate(folder / "bare.db")
     (folder / "calm").mkdir()
     calm = await run_sequential_load(folder / "calm", listener_count=200, run_count=100)
-    loads: list[LoadResult] = []
-    for number in range(max(1, rounds // 2)):
-        (folder / str(number)).mkdir()
-        loads.append(await run_load(folder / str(number), listener_count=200, run_count=1000, kill_count=0))
-    rate = median([load.run_count / load.duration_s for load in loads])
+    loads = [
+        await run_load(folder / str(number), listener_count=200, run_count=1000)
+        for number in range(max(1, rounds // 2))
+    ]
+    single = await run_load(folder / "single", listener_count=1, run_count=500)
+    counted = await run_load(folder / "counted", listener_count=200, run_count=500, counted=True)
     beside = f"one commit of SQLite {commit * 1000:.1f} ms"
     return [
         Measurement("submit to delivery, one at a time, p50", calm.get_quantile(0.5) * 1000, "ms", beside),
         Measurement("submit to delivery, one at a time, p99", calm.get_quantile(0.99) * 1000, "ms"),
-        Measurement("1,000 submissions at once, 200 listeners", rate, "runs/s"),
+        Measurement("1,000 submissions at once, 200 listeners", median([load.rate for load in loads]), "runs/s"),
         Measurement(
             "the same, submit to delivery, p50", median([load.get_quantile(0.5) for load in loads]) * 1000, "ms"
         ),
         Measurement(
             "the same, submit to delivery, p99", median([load.get_quantile(0.99) for load in loads]) * 1000, "ms"
         ),
+        Measurement("the same, CPU of the server", median([load.server_cpu_ms for load in loads]), "ms a run"),
+        Measurement("500 submissions at once, one listener", single.rate, "runs/s"),
+        *_describe_counts(counted),
     ]
+
+
+def _describe_counts(load: LoadResult) -> list[Measurement]:
+    assert load.counts is not None
+    counts = {
+        "SQL statements": load.counts.statement_count,
+        "transactions": load.counts.transaction_count,
+        "fsyncs": load.counts.fsync_count,
+    }
+    return [Measurement(f"200 listeners, {name}", count / load.run_count, "a run") for name, count in counts.items()]
+
+
+def compare_servers(other: Path, pair_count: int) -> None:
+    """Print the cost of this tree's server and of another one's, in turns, and then the counts of each."""
+    for listener_count, run_count in ((200, 1000), (1, 500)):
+        for number in range(pair_count):
+            for tree in (ROOT, other) if number % 2 else (other, ROOT):
+                load = _run_once(listener_count, run_count, tree)
+                print(
+                    f"{tree.name:<12} {listener_count:>3} listeners: {load.rate:6.0f} runs/s, "
+                    f"{load.server_cpu_ms:6.2f} ms of the server a run",
+                    flush=True,
+                )
+    for tree in (other, ROOT):
+        for figure in _describe_counts(_run_once(200, 500, tree, counted=True)):
+            print(f"{tree.name:<12} {figure.title}: {figure.value:.1f} {figure.unit}", flush=True)
+
+
+def _run_once(listener_count: int, run_count: int, tree: Path, *, counted: bool = False) -> LoadResult:
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(
+            run_load(Path(folder), listener_count=listener_count, run_count=run_count, tree=tree, counted=counted)
+        )
 
 
 BENCHMARKS = {"platform": measure_platform}
 
+
+def _exit(number: int, frame: object) -> None:
+    os._exit(0)
+
+
+def main() -> None:
+    if sys.argv[1] == "listen":
+        signal.signal(signal.SIGTERM, _exit)
+        asyncio.run(run_listeners(sys.argv[2], sys.argv[3], int(sys.argv[4]), Path(sys.argv[5])))
+        return
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.platform_load", description=__doc__)
+    parser.add_argument("command", choices=["compare"])
+    parser.add_argument("other", type=Path, help="a worktree of the commit to compare with")
+    parser.add_argument("--pairs", type=int, default=3)
+    options = parser.parse_args()
+    compare_servers(options.other.resolve(), options.pairs)
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    asyncio.run(run_listeners(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])))
+    main()

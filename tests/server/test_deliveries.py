@@ -65,6 +65,52 @@ async def world() -> AsyncGenerator[World]:
         yield World(served, clock, served.caller())
 
 
+async def test_one_request_records_the_last_steps_completes_the_run_and_takes_the_next_delivery(world: World):
+    first, second = await world.send("line", 1), await world.send("line", 2)
+    delivery = await world.take("line", name="box-1")
+    await world.on(delivery, "steps", {"name": "load", "output": "recorded before"})
+    steps = [{"name": "load", "output": "too late"}, {"name": "work", "output": [1]}, {"name": "tidy", "output": None}]
+    body = {"output": "done", "steps": steps, "next": {"listener_id": delivery["listener_id"], "name": "box-1"}}
+    answer = await world.on(delivery, "complete", body)
+    assert (answer["state"], answer["delivery"]["run_id"]) == ("completed", second)
+    assert answer["delivery"]["listener_id"] == delivery["listener_id"]
+    [delivered] = (await world.get(f"/v1/runs/{first}/deliveries"))["items"]
+    assert (delivered["state"], delivered["steps"]) == ("completed", ["load", "work", "tidy"])
+    assert (await world.get(f"/v1/runs/{first}/records/0"))["output"] == "recorded before"
+    assert (await world.get(f"/v1/runs/{first}/records/1"))["output"] == [1]
+    # The response was lost: the same request completes nothing twice, and has the same delivery.
+    again = await world.on(delivery, "complete", body)
+    assert again == answer
+    held = {"listener_id": delivery["listener_id"], "active_deliveries": [answer["delivery"]["id"]]}
+    last = await world.on(answer["delivery"], "complete", {"next": held})
+    assert last == {"state": "completed", "delivery": None}
+
+
+async def test_steps_of_a_delivery_that_is_lost_are_not_recorded_with_its_result(world: World):
+    run = await world.send("lost", 1)
+    delivery = await world.take("lost")
+    await world.on(delivery, "release")
+    body = {"output": 1, "steps": [{"name": "work", "output": 1}], "next": {}}
+    assert (await world.on(delivery, "complete", body, status=409))["reason"] == "taken-over"
+    again = await world.take("lost")
+    assert (again["run_id"], again["steps"]) == (run, [])
+    await world.on(again, "complete", {"steps": [{"name": " ", "output": 1}]}, status=422)
+    assert (await world.on(again, "complete", {"steps": [{"name": "work", "output": 1}]})) == {"state": "completed"}
+
+
+async def test_runs_go_to_many_waiting_listeners_one_each(world: World):
+    waiting = [asyncio.create_task(world.take("many", name=f"box-{number}")) for number in range(40)]
+    await asyncio.sleep(0.05)
+    sent = await asyncio.gather(*(world.send("many", number) for number in range(40)))
+    deliveries = await asyncio.gather(*waiting)
+    assert sorted(delivery["run_id"] for delivery in deliveries) == sorted(sent)
+    assert len({delivery["listener_id"] for delivery in deliveries}) == 40
+    for delivery in deliveries:
+        [delivered] = (await world.get(f"/v1/runs/{delivery['run_id']}/deliveries"))["items"]
+        assert (delivered["number"], delivered["state"]) == (1, "claimed")
+        await world.on(delivery, "complete")
+
+
 async def test_a_run_goes_to_a_listener_and_ends_with_its_output(world: World):
     run = await world.send("pipeline", {"rows": 3}, tags=["nightly"])
     delivery = await world.take("pipeline", name="box-1")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -16,11 +18,21 @@ import pytest
 from live_server import LiveServer, running_live_server
 
 from holdfast.errors import UsageError
-from holdfast.server import serve
+from holdfast.server import serve, uvicorn_server
 from holdfast.server.app import Settings
 from holdfast.server.http import http_connection, request_guard
+from holdfast.server.http.http_connection import H11Connection, LimitedConnection
+from holdfast.server.http.httptools_connection import HttpToolsConnection
 
 pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(autouse=True, params=[H11Connection, HttpToolsConnection])
+def connection_class(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[LimitedConnection]:
+    """Every test runs with both parsers."""
+    monkeypatch.setattr(uvicorn_server, "find_fastest_connection_class", lambda: request.param)
+    return request.param
+
 
 REQUEST = b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -145,6 +157,50 @@ async def test_an_invalid_http_request_gets_a_problem():
             b"GET http://evil.example/v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )
         assert problem_in(await wire.read_text()) == (404, "path-not-found")
+
+
+async def test_pipelined_requests_are_answered_in_order_however_many_come_at_once():
+    async with running_live_server() as server:
+        wire = await Wire.to(server)
+        requests = [REQUEST.removesuffix(b"\r\n") + b"X-Request-Id: %d\r\n\r\n" % number for number in range(400)]
+        await wire.send_text(b"".join(requests))
+        answered: list[int] = []
+        while len(answered) < len(requests):
+            head = await asyncio.wait_for(wire.reader.readuntil(b"}"), 5)
+            answered += [int(number) for number in re.findall(rb"x-request-id: (\d+)", head)]
+        assert answered == list(range(400))
+        wire.writer.close()
+
+
+async def test_trailers_do_not_become_headers_and_are_limited():
+    post = (
+        b"POST /v1/addresses/a/send HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n"
+    )
+    body = b"\r\n2\r\n{}\r\n0\r\n"
+    async with running_live_server() as server:
+        for _ in range(2):  # with the header, the second request would find the run of the first
+            wire = await Wire.to(server)
+            await wire.send_text(post + b"Connection: close\r\n" + body + b"Idempotency-Key: same\r\n\r\n")
+            assert b"201 Created" in await wire.read_text()
+        wire = await Wire.to(server)
+        await wire.send_text(post + body)
+        received = asyncio.create_task(wire.read_text())
+        with contextlib.suppress(ConnectionError):
+            for _ in range(200):
+                await wire.send_text(b"X-A: " + b"b" * 1000)
+                await asyncio.sleep(0)
+        wire.writer.write_eof()
+        assert b"201 Created" not in await received
+
+
+async def test_a_request_for_another_protocol_is_answered_as_an_ordinary_one():
+    async with running_live_server() as server:
+        wire = await Wire.to(server)
+        upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
+        await wire.send_text(REQUEST.removesuffix(b"\r\n") + upgrade)
+        assert b"200 OK" in await wire.reader.readuntil(b"}")
+        wire.writer.close()
 
 
 @pytest.mark.parametrize("cut", [0, 1000, 20_000])

@@ -44,6 +44,7 @@ from holdfast.errors import (
 )
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.operations import StartRun
+from holdfast.stores.sql import blobs
 from holdfast.stores.sql.schema import BASELINE_VERSION, MIGRATIONS, Migration, latest_version
 from holdfast.stores.sqlite import SqliteStore, connection_worker, connections
 from holdfast.stores.sqlite import statements as sql
@@ -676,4 +677,51 @@ async def test_parked_runs_and_those_of_other_versions_by_the_thousand_do_not_sl
     ]
     assert await store.claims.get_next_wake_at(**CLAIM_FILTER) == clock + 1000
     assert steps < 200
+    await store.close()
+
+
+async def test_a_read_that_takes_long_is_interrupted_on_the_event_loop_and_done_in_a_thread(tmp_path: Path):
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+    threads: list[threading.Thread] = []
+    numbers = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)"
+
+    def read(limit: int) -> Any:
+        def work(db: Any) -> int:
+            threads.append(threading.current_thread())
+            return db.query(f"{numbers} SELECT max(n) FROM numbers", (limit,))[0][0]
+
+        return work
+
+    for read_rows in (store.read, store.read_for_client):
+        threads.clear()
+        assert await read_rows(read(10)) == 10
+        assert threads == [threading.main_thread()]
+        threads.clear()
+        assert await read_rows(read(2_000_000)) == 2_000_000
+        assert threads[0] is threading.main_thread()
+        assert threads[1] is not threading.main_thread()
+        assert await read_rows(read(20)) == 20  # the connection is usable, and on the loop again
+        assert threads[2] is threading.main_thread()
+    await store.close()
+
+
+async def test_large_values_are_unpacked_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+    large = b'"' + os.urandom(100_000).hex().encode() + b'"'
+    run = await start_claimed_run(store, inputs=large)
+    await commit_ops(store, append(run, 1, payload=large))
+    unpacked_in: list[threading.Thread] = []
+    unpack = blobs._unpack
+    monkeypatch.setattr(
+        blobs, "_unpack", lambda *given: (unpacked_in.append(threading.current_thread()), unpack(*given))[1]
+    )
+    [history] = await store.get_histories([run.key])
+    assert history.records[0].payload == large
+    found = await store.get_run("r")
+    assert found is not None
+    assert found.inputs == large
+    assert unpacked_in
+    assert threading.main_thread() not in unpacked_in
     await store.close()

@@ -63,6 +63,24 @@ async def test_no_more_than_the_limit_is_taken(store: Store):
     assert await ids(store, worker, limit=9) == ["r2", "r3", "r4"]
 
 
+async def test_one_claim_takes_one_run_for_each_worker_that_lives(store: Store):
+    workers = [await store.workers.register(new_worker(f"w{number}"), 10.0) for number in range(4)]
+    await store.workers.retire(workers[1])
+    for number in range(5):
+        await start_run(store, f"r{number}")
+    runs = await store.claims.claim_each([workers[0], *workers[2:]], workflows=[FLOW])
+    assert [(run.id, run.owner, run.epoch) for run in runs] == [
+        ("r0", workers[0], 1), ("r1", workers[2], 1), ("r2", workers[3], 1),
+    ]  # fmt: skip
+    assert runs == [await store.get_run(run.id) for run in runs]
+    assert await store.claims.claim_each([workers[1]], workflows=[FLOW]) == []
+    # The same worker may wait twice, and there may be more workers than runs.
+    rest = await store.claims.claim_each([workers[3], workers[3], workers[0]], workflows=[FLOW])
+    assert [(run.id, run.owner) for run in rest] == [("r3", workers[3]), ("r4", workers[3])]
+    assert await store.claims.claim_each(workers, workflows=[FLOW]) == []
+    assert await store.claims.claim_each([], workflows=[FLOW]) == []
+
+
 async def test_only_the_given_workflows_are_claimed(store: Store):
     worker = await store.workers.register(new_worker(), 10.0)
     await start_run(store, "mine")

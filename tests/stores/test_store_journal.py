@@ -29,7 +29,7 @@ from holdfast.core.records import Attempt, RecordKind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import MAX_INLINE_BYTES, Store
 from holdfast.stores.journal_pages import group_segments
-from holdfast.stores.operations import AppendRecord, FinishRun
+from holdfast.stores.operations import AppendRecord, FinishRun, OpStatus
 
 pytestmark = pytest.mark.asyncio
 
@@ -103,6 +103,20 @@ async def test_repeating_a_lone_append_is_answered_as_done_and_adds_nothing(stor
     for _ in range(3):
         assert await commit_ops(store, append(run, 1)) == [DONE]
     assert await list_record_seqs(store, run) == [1]
+
+
+async def test_a_record_that_must_be_new_is_a_duplicate_if_its_number_exists(store: Store):
+    run = await start_claimed_run(store)
+    new = append(run, 1)._replace(must_be_new=True)
+    assert await commit_ops(store, new) == [OpStatus.DONE]
+    assert await commit_ops(store, new) == [OpStatus.DUPLICATE]
+    assert await commit_ops(store, new, append(run, 2)) == [OpStatus.DUPLICATE, OpStatus.DONE]
+    assert await list_record_seqs(store, run) == [1, 2]
+    await commit_ops(store, release(run))
+    again = await claim_run(store)
+    stale = append(run, 3)._replace(must_be_new=True)
+    assert await commit_ops(store, stale) == [OpStatus.FENCED]
+    assert await list_record_seqs(store, again) == [1, 2]
 
 
 async def test_repeating_a_whole_batch_is_harmless(store: Store):

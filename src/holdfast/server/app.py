@@ -43,12 +43,13 @@ from holdfast.server.calls import Call
 from holdfast.server.dashboard import serve_page
 from holdfast.server.deliveries.delivery import ClaimedDelivery
 from holdfast.server.http.body_budget import BodyBudget, BodyReservation
-from holdfast.server.http.bounded_wait import with_ticks
+from holdfast.server.http.bounded_wait import ClosingEvent, with_ticks
 from holdfast.server.http.problems import Problem, problem_from_error, server_error_problem
 from holdfast.server.http.remote_addresses import LOCAL_HOSTS, is_local_request
 from holdfast.server.http.request_guard import RequestGuard, check_same_site
 from holdfast.server.http.request_ids import REQUEST_ID_KEY
 from holdfast.server.http.router import Endpoint, RouteTable, build_response, parse_arguments, parse_body
+from holdfast.server.http.server_sent_events import KEEPALIVE
 from holdfast.server.tenants import Tenants
 from holdfast.server.webhooks.target_policy import Resolver, TargetPolicy
 from holdfast.services.thread_offload import TenantLocks
@@ -57,7 +58,7 @@ from holdfast.stores.urls import create_store
 log = logging.getLogger("holdfast.server")
 
 KEY_RECHECK_S = 10.0
-"""Seconds after which the server checks again whether the key of a stream is still valid."""
+"""Seconds after which the server checks again whether the key of a silent stream is still valid, and says so."""
 MAX_CACHED_DELIVERIES = 10_000
 
 
@@ -95,7 +96,7 @@ class Platform:
         self.tenants = tenants
         self.settings = settings
         self.authenticator = Authenticator(tenants.get_default_store, tenants.namespace, settings.now)
-        self.closing = asyncio.Event()
+        self.closing = ClosingEvent()
         """Set when the server is about to stop: long polls and streams end."""
         self.delivery_cache: LruDict[tuple[str, str], ClaimedDelivery] = LruDict(MAX_CACHED_DELIVERIES)
         """By namespace and delivery id, so that recording a step need not read the journal.
@@ -214,8 +215,7 @@ class App:
                 async for chunk in ticking_chunks:
                     if await self.platform.authenticate(request) is None:
                         return
-                    if chunk is not None:
-                        yield chunk
+                    yield KEEPALIVE if chunk is None else chunk
         except HoldfastError as error:
             log.warning("the stream of %r ends: %s", request.url.path, error)
         except Exception as error:

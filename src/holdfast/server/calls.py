@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from starlette.requests import Request
 from holdfast.client.client import Client
 from holdfast.codec import EncodedValue, codec_for, validate_size
 from holdfast.codec.run_ids import MAX_ID_LENGTH
+from holdfast.codec.tags import is_plain
 from holdfast.server.auth.authenticator import Caller, invalid_key_problem
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.http.problems import Problem
@@ -49,6 +50,11 @@ class Call:
     """The server makes this call itself, without a key."""
     value_bytes: int = 0
     """Bytes of values that the call handles: those of its body, and those it reads."""
+    has_tagged_values: bool = field(init=False)
+    """Whether the caller uses Holdfast's own form of values: see ``services.wire_values``."""
+
+    def __post_init__(self) -> None:
+        self.has_tagged_values = self.request.headers.get(VALUES_HEADER, "") == TAGGED_VALUES
 
     @property
     def client(self) -> Client:
@@ -62,13 +68,10 @@ class Call:
 
     # Values
 
-    @property
-    def has_tagged_values(self) -> bool:
-        """Whether the caller uses Holdfast's own form of values: see ``services.wire_values``."""
-        return self.request.headers.get(VALUES_HEADER, "") == TAGGED_VALUES
-
     def encode_value(self, value: Any) -> Any:
-        """A value in the form that the caller uses."""
+        """A recorded value in the form that the caller uses."""
+        if self.has_tagged_values and is_plain(value):
+            return value
         return to_wire(value, tagged=self.has_tagged_values)
 
     def decode_value(self, data: Any, label: str = "the value") -> Any:

@@ -31,7 +31,7 @@ try:
     import uvicorn
 
     from holdfast.server.app import App, Settings, create_app
-    from holdfast.server.http.http_connection import MAX_HEAD_BYTES, ConnectionState, HttpConnection
+    from holdfast.server.http.http_connection import MAX_HEAD_BYTES, ConnectionState, H11Connection, LimitedConnection
     from holdfast.server.http.remote_addresses import LOCAL_HOSTS, is_loopback
 except ModuleNotFoundError as error:
     raise UsageError(
@@ -111,6 +111,24 @@ async def serve(
     print_line("holdfast has stopped")
 
 
+def find_fastest_connection_class() -> type[LimitedConnection]:
+    """The class of connections: with httptools if it is installed."""
+    try:
+        from holdfast.server.http.httptools_connection import HttpToolsConnection
+    except ModuleNotFoundError:
+        return H11Connection
+    return HttpToolsConnection
+
+
+def find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Creates the event loop of a server process: uvloop's if it is installed; ``None``: asyncio's own."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return None
+    return uvloop.new_event_loop
+
+
 class UvicornServer(uvicorn.Server):
     """uvicorn for an app that is already running."""
 
@@ -128,7 +146,7 @@ class UvicornServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=HttpConnection,
+                http=find_fastest_connection_class(),
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -11,7 +11,9 @@ import os
 import shlex
 import socket
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.states import RunState
@@ -40,7 +42,8 @@ class Stall(NamedTuple):
     """What to do, if it is one thing: ``resume``, ``enable`` (the workflow), or ``worker`` (start one)."""
 
 
-class RunEnvironment(NamedTuple):
+@dataclass(frozen=True)
+class RunEnvironment:
     """What decides at one time whether runs continue."""
 
     workers: Collection[Worker]
@@ -49,6 +52,22 @@ class RunEnvironment(NamedTuple):
     now: float
     queues: Mapping[str, QueueStatus]
     """The queues with limits that the runs wait in."""
+
+    @cached_property
+    def live_workers(self) -> Mapping[int, Worker]:
+        """The workers that can still be expected to continue their runs, by id."""
+        return {worker.id: worker for worker in self.workers if is_alive(worker, self.now)}
+
+    def explain_unserved(self, run: Run) -> served_versions.UnservedReason | None:
+        """Why none of the live workers claims this run. Runs of a list have few different reasons."""
+        key = (run.workflow, run.version, run.queue)
+        if key not in self._unserved:
+            self._unserved[key] = served_versions.explain_unserved(*key, tuple(self.live_workers.values()))
+        return self._unserved[key]
+
+    @cached_property
+    def _unserved(self) -> dict[tuple[str, str, str], served_versions.UnservedReason | None]:
+        return {}
 
 
 async def read_environment(store: Store, runs: Iterable[Run] = ()) -> RunEnvironment:
@@ -87,9 +106,7 @@ def _is_process_alive(pid: int) -> bool:
 
 def is_claimed(run: Run, environment: RunEnvironment) -> bool:
     """Whether a live worker holds the run."""
-    return run.state is RunState.RUNNING and any(
-        worker.id == run.owner and is_alive(worker, environment.now) for worker in environment.workers
-    )
+    return run.state is RunState.RUNNING and run.owner in environment.live_workers
 
 
 def is_cancelling(run: Run) -> bool:
@@ -118,8 +135,7 @@ def find_stall(run: Run, environment: RunEnvironment) -> Stall | None:
         return Stall("workflow is disabled", describe_disabled(run.workflow), "enable")
     if is_claimed(run, environment):
         return None
-    alive = [worker for worker in environment.workers if is_alive(worker, environment.now)]
-    unserved = served_versions.explain_unserved(run.workflow, run.version, run.queue, alive)
+    unserved = environment.explain_unserved(run)
     if unserved is not None and run.is_delivery:
         nobody = f"nobody listens to {run.workflow!r}"
         return Stall(nobody, f"{nobody}, where run {run.id!r} waits to be taken: start the program that does", "worker")

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from holdfast.core.records import Signal
 from holdfast.stores.operations import Run
+from holdfast.stores.worker_deaths import is_isolated
 
 
 class NewSignals(NamedTuple):
@@ -64,6 +65,24 @@ class Claims(ABC):
         Paused runs and runs of disabled workflows are not due. Limited queues have an order of their own (see
         ``queues``). A run whose row cannot be read ends as ``failed``, and the claim takes the others.
         """
+
+    async def claim_each(
+        self, workers: Sequence[int], *, workflows: Collection[str], suspect_delay_s: float | None = 0.0
+    ) -> list[Run]:
+        """Take at most one due run for each of these workers, in one transaction where the store can.
+
+        The ``owner`` of a run says whose it is. If there is an isolated run for the first worker, only that one is
+        taken.
+        """
+        claimed: list[Run] = []
+        for worker in workers:
+            runs = await self.claim(
+                worker, workflows=workflows, queues=None, limit=1, suspect_delay_s=None if claimed else suspect_delay_s
+            )
+            claimed += runs
+            if not runs or is_isolated(runs[0].suspicion):
+                break
+        return claimed
 
     @abstractmethod
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:

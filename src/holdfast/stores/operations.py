@@ -237,6 +237,8 @@ class AppendRecord(NamedTuple):
     """Delete the live events of this position, also those of an earlier holder, except lasting ones."""
     model: str = ""
     """The model that was used: see ``daily_usage``."""
+    must_be_new: bool = False
+    """Answer ``DUPLICATE`` if the same epoch has a record with this ``seq``, which another process may have written."""
 
 
 class LiveEvent(NamedTuple):

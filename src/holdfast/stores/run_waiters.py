@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from holdfast.errors import RunNotFound, StoreUnavailable
 from holdfast.stores.contract import Store
@@ -42,6 +42,10 @@ class RunWaiters:
             if not future.done():
                 future.set_result(run)
 
+    def is_awaited(self, run_id: str) -> bool:
+        """Whether anything waits for the end of this run."""
+        return run_id in self._waiting
+
     def list_awaited_ids(self, *, exclude: Collection[str]) -> list[str]:
         """The ids of awaited runs, except those in ``exclude``."""
         return [run_id for run_id in self._waiting if run_id not in exclude]
@@ -51,7 +55,10 @@ class RunWaiters:
 
         The futures of a run that cannot be read or no longer exists get the error; this does not affect other runs.
         """
-        awaited = self.list_awaited_ids(exclude=exclude)
+        await self.poll_runs(store, self.list_awaited_ids(exclude=exclude))
+
+    async def poll_runs(self, store: Store, awaited: Sequence[str]) -> None:
+        """Check which of these runs have ended."""
         for at in range(0, len(awaited), BATCH_SIZE):
             batch = awaited[at : at + BATCH_SIZE]
             try:

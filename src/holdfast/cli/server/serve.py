@@ -112,6 +112,7 @@ def serve(
     """
     # Imported here, because `serve --help` must work without the packages of a server.
     from holdfast.server.app import Settings
+    from holdfast.server.uvicorn_server import find_loop_factory
     from holdfast.server.uvicorn_server import serve as serve_http
 
     run_in_loop(
@@ -132,5 +133,6 @@ def serve(
                 allowed_webhook_hosts=tuple(map(str.lower, webhook_hosts)),
             ),
             print_line=set_up_log("holdfast.server", log_level, log_format),
-        )
+        ),
+        loop_factory=find_loop_factory(),
     )

@@ -17,14 +17,19 @@ T = TypeVar("T")
 _PROGRESS_DELAY_S, _PROGRESS_INTERVAL_S = 1.0, 5.0
 
 
-def run_in_loop(main: Coroutine[Any, Any, T], *, format_progress: Callable[[], str] | None = None) -> T:
+def run_in_loop(
+    main: Coroutine[Any, Any, T],
+    *,
+    format_progress: Callable[[], str] | None = None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> T:
     """Like ``asyncio.run``, but Ctrl-C cancels ``main`` between two callbacks of the loop, never within one.
 
     ``asyncio.run`` cancels from the signal handler, wherever the loop happens to be. If a future is just about to get
     its result, it is cancelled first, and the user who only pressed Ctrl-C sees the traceback of an
     ``InvalidStateError``. A second Ctrl-C ends the command at once.
 
-    See ``await_with_progress`` for ``format_progress``.
+    See ``await_with_progress`` for ``format_progress``. ``loop_factory`` creates another loop than asyncio's own.
     """
     if format_progress is not None:
         main = await_with_progress(main, format_progress)
@@ -32,8 +37,9 @@ def run_in_loop(main: Coroutine[Any, Any, T], *, format_progress: Callable[[], s
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     ):
-        return asyncio.run(main)
-    with asyncio.Runner() as runner:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            return runner.run(main)
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         loop = runner.get_loop()
         task = loop.create_task(main)
         is_interrupted = False

@@ -27,6 +27,7 @@ import httpx2
 
 from holdfast import __version__
 from holdfast.client.http.backoff import GIVE_UP_AFTER_S, Backoff, Timing
+from holdfast.client.http.connections import IDLE_TIMEOUT_S, HttpConnections
 from holdfast.client.http.problems import error_from_response
 from holdfast.client.http.server_endpoint import ServerEndpoint
 from holdfast.client.http.sse import ServerSentEvent, SseParser
@@ -44,7 +45,7 @@ CONNECT_TIMEOUT_S = 5.0
 RESPONSE_TIMEOUT_S = 30.0
 """Seconds that a response may take, in addition to those that the server was asked to wait."""
 STREAM_IDLE_TIMEOUT_S = 45.0
-"""Seconds of silence after which a stream counts as broken: the server sends something every fifteen."""
+"""Seconds of silence after which a stream counts as broken: the server sends something every ten."""
 RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 
 _REQUEST_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL)
@@ -107,37 +108,43 @@ class Transport:
         self.endpoint = endpoint
         self.timing = timing or Timing()
         self._http_transport = http_transport
-        self._clients_by_loop: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
+        self._connections_by_loop: dict[asyncio.AbstractEventLoop, HttpConnections] = {}
 
     # Connections
 
-    def _get_client(self) -> httpx2.AsyncClient:
+    @asynccontextmanager
+    async def _acquire_client(self) -> AsyncGenerator[httpx2.AsyncClient]:
+        """An HTTP client for one request."""
         loop = asyncio.get_running_loop()
-        client = self._clients_by_loop.get(loop)
-        if client is None:
-            for other in [other for other in list(self._clients_by_loop) if other.is_closed()]:
-                self._clients_by_loop.pop(other, None)
-            client = self._clients_by_loop[loop] = httpx2.AsyncClient(
-                transport=self._http_transport,
-                headers={
-                    **self.endpoint.auth_headers(),
-                    "Accept": "application/json",
-                    "User-Agent": f"holdfast/{__version__}",
-                    VALUES_HEADER: TAGGED_VALUES,
-                },
-                follow_redirects=False,
-                verify=_get_ssl_context() if self.endpoint.is_encrypted else _EMPTY_SSL_CONTEXT,
-                # A proxy may carry encrypted requests; it could read the key in others.
-                trust_env=self.endpoint.is_encrypted,
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
-            )
-        return client
+        connections = self._connections_by_loop.get(loop)
+        if connections is None:
+            for other in [other for other in list(self._connections_by_loop) if other.is_closed()]:
+                self._connections_by_loop.pop(other, None)
+            connections = self._connections_by_loop[loop] = HttpConnections(self._create_client)
+        async with connections.acquire() as client:
+            yield client
+
+    def _create_client(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(
+            transport=self._http_transport,
+            headers={
+                **self.endpoint.auth_headers(),
+                "Accept": "application/json",
+                "User-Agent": f"holdfast/{__version__}",
+                VALUES_HEADER: TAGGED_VALUES,
+            },
+            follow_redirects=False,
+            verify=_get_ssl_context() if self.endpoint.is_encrypted else _EMPTY_SSL_CONTEXT,
+            # A proxy may carry encrypted requests; it could read the key in others.
+            trust_env=self.endpoint.is_encrypted,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=1, keepalive_expiry=IDLE_TIMEOUT_S),
+        )
 
     async def close(self) -> None:
         """Disconnect this loop."""
-        client = self._clients_by_loop.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.aclose()
+        connections = self._connections_by_loop.pop(asyncio.get_running_loop(), None)
+        if connections is not None:
+            await connections.close()
 
     # Requests
 
@@ -194,7 +201,8 @@ class Transport:
             content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         times = httpx2.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s, write=RESPONSE_TIMEOUT_S, pool=None)
         try:
-            response = await self._get_client().request(method, url, content=content, headers=headers, timeout=times)
+            async with self._acquire_client() as client:
+                response = await client.request(method, url, content=content, headers=headers, timeout=times)
         except _REQUEST_ERRORS as error:
             raise self._classify_error(error) from None
         return self._parse_response(response, request_line)
@@ -250,7 +258,10 @@ class Transport:
         )
         url = f"{self.endpoint.url}{path}{_format_query(query, 0.0)}"
         try:
-            async with self._get_client().stream("GET", url, headers=headers, timeout=times) as response:
+            async with (
+                self._acquire_client() as client,
+                client.stream("GET", url, headers=headers, timeout=times) as response,
+            ):
                 if not response.is_success:
                     await response.aread()
                     self._parse_response(response, f"GET {path}").unwrap()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +11,19 @@ from holdfast.core.states import RunState
 from holdfast.run_log import RunLog
 from holdfast.server.calls import Call
 from holdfast.server.deliveries.delivery import (
+    find_claimed_delivery,
     find_delivery,
     find_held_run,
     forget_delivery,
     get_delivery_id,
     read_lost_problem,
 )
+from holdfast.server.deliveries.steps import StepBody, make_step_ops
 from holdfast.server.http.problems import Problem
 from holdfast.stores.live_events import RETURNED
 from holdfast.stores.operations import (
     AppendLiveEvents,
+    AppendRecord,
     FinishRun,
     LiveEvent,
     OpStatus,
@@ -67,16 +71,34 @@ def _revoke(call: Call, run: Run, reason: str, detail: str) -> Problem:
 # Ends
 
 
-async def complete(call: Call, id: str, output: Any) -> RunState:
-    """End the run with a result. A repeat has the same response."""
-    return await _finish(call, id, RunState.COMPLETED, output=call.encode_stored_value(output, "the output of the run"))
+async def complete(call: Call, id: str, output: Any, steps: Sequence[StepBody] = ()) -> Run:
+    """End the run with a result, and record its last steps in the same commit. A repeat has the same response.
+
+    Returns the run as it was delivered.
+    """
+    encoded = call.encode_stored_value(output, "the output of the run")
+    if not steps:
+        return await _finish(call, id, RunState.COMPLETED, output=encoded)
+    try:
+        held = await find_claimed_delivery(call, id)
+    except Problem as problem:
+        if problem.status != 409:
+            raise
+        return await _finish(call, id, RunState.COMPLETED, output=encoded)  # a repeat, or the delivery is lost
+    async with held.lock:
+        try:
+            ops = await make_step_ops(call, held, steps)
+            return await _finish(call, id, RunState.COMPLETED, output=encoded, step_ops=ops)
+        finally:
+            forget_delivery(call, id)
 
 
 async def fail(call: Call, id: str, type: str, message: str, *, retry: bool, delay: float | None) -> RunState:
     """End the run with an error; with ``retry``, deliver it again until its deliveries are used up."""
     error = encode_error(type, message)
     if not retry:
-        return await _finish(call, id, RunState.FAILED, error=error)
+        await _finish(call, id, RunState.FAILED, error=error)
+        return RunState.FAILED
     run, epoch = await find_delivery(call, id)
     delay_s = _get_redelivery_delay(run.delivery_count) if delay is None else delay
     release_op = ReleaseRun(run.key, epoch, call.store.now() + delay_s, error)
@@ -97,8 +119,14 @@ async def release(call: Call, id: str, reason: str, delay: float) -> RunState:
 
 
 async def _finish(
-    call: Call, id: str, state: RunState, *, output: bytes | None = None, error: bytes | None = None
-) -> RunState:
+    call: Call,
+    id: str,
+    state: RunState,
+    *,
+    output: bytes | None = None,
+    error: bytes | None = None,
+    step_ops: Sequence[AppendRecord] = (),
+) -> Run:
     known = call.platform.delivery_cache.get((call.tenant.namespace, id))
     if known is None:
         run, epoch = await find_delivery(call, id)
@@ -106,12 +134,13 @@ async def _finish(
         call.check_listen_scope(known.run.workflow)
         run, epoch = known.run, known.run.epoch
     store = call.store
-    [status] = await store.commit([FinishRun(run.key, epoch, state, output, error, store.now())])
+    *_, status = await store.commit([*step_ops, FinishRun(run.key, epoch, state, output, error, store.now())])
     if status not in (OpStatus.DONE, OpStatus.DONE_NOTIFIED):
         raise await read_lost_problem(call, run, epoch)
     RunLog.from_store(store).log_end(replace(run, state=state, error=error))
     end_delivery(call, id, run)
-    return state
+    call.tenant.connections.note_end(run.id)
+    return run
 
 
 async def _return_run(call: Call, id: str, run: Run, op: ReleaseRun, **reason: str) -> RunState:

@@ -2,8 +2,8 @@
 
 All listeners that wait on an address through this server form one line, and one task looks for work for them. So a
 change in the store costs one query for each address, however many listeners wait. The task first asks whether anything
-is due, and only then claims, for one listener at a time. If that listener has left meanwhile, the run is released, and
-the delivery does not count.
+is due, and only then claims, in one transaction for several listeners: for a few at first, and for more as long as
+there is a run for each. If a listener has left meanwhile, its run is released, and the delivery does not count.
 
 The store reports what other processes write. Writes that go through this server call ``notify``. The dispatcher also
 polls now and then, since runs become due by the clock as well.
@@ -12,10 +12,9 @@ polls now and then, since runs become due by the clock as well.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,8 +26,7 @@ from holdfast.server.deliveries.delivery_watcher import DeliveryWatcher
 from holdfast.server.http.problems import Problem
 from holdfast.stores import worker_deaths
 from holdfast.stores.change_feed import Subscription
-from holdfast.stores.live_events import DELIVERED
-from holdfast.stores.operations import AppendLiveEvents, LiveEvent, ReleaseRun, Run
+from holdfast.stores.operations import ReleaseRun, Run
 from holdfast.stores.served_versions import make_served_name
 
 if TYPE_CHECKING:
@@ -39,9 +37,13 @@ log = logging.getLogger("holdfast.server")
 
 POLL_INTERVAL_S = 1.0
 MIN_POLL_GAP_S = 0.01
-"""Minimum seconds between two polls: a busy store reports changes all the time."""
+"""Minimum seconds between a poll that finds nothing and the next one: a busy store reports changes all the time."""
 FULL_QUEUE_RETRY_S = 0.1
 """Seconds until the next poll if something is due, but cannot be claimed because its queue is full."""
+FIRST_CLAIM_SIZE = 4
+"""Listeners that the first claim after an idle time is for. Each claim that finds a run for all of them is followed by
+one for four times as many."""
+MAX_CLAIM_SIZE = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -121,14 +123,16 @@ class Dispatcher:
             try:
                 while line := self._pending.get(address):
                     subscription.clear()
-                    polled_at = loop.time()
+                    polled_at, pending_count = loop.time(), len(line)
                     try:
                         wait = await self._dispatch_due(address, line)
                     except StoreError as error:
                         log.warning("address %r: the store cannot be asked for work: %s", address, error)
                         wait = POLL_INTERVAL_S
+                    has_handed_out = len(line) < pending_count
                     await subscription.wait(min(wait, POLL_INTERVAL_S))
-                    await asyncio.sleep(max(0.0, MIN_POLL_GAP_S - (loop.time() - polled_at)))
+                    if not has_handed_out:
+                        await asyncio.sleep(max(0.0, MIN_POLL_GAP_S - (loop.time() - polled_at)))
                 self._pending.pop(address, None)
                 self._dispatch_tasks.pop(address, None)
             finally:
@@ -136,49 +140,70 @@ class Dispatcher:
 
     async def _dispatch_due(self, address: str, pending: deque[PendingListener]) -> float:
         """Hand out what is due. Returns the seconds until the next poll makes sense."""
-        store, served = self._tenant.store, [make_served_name(address, "")]
+        store, served, size = self._tenant.store, [make_served_name(address, "")], FIRST_CLAIM_SIZE
         while pending:
-            listener = pending[0]
-            if listener.delivery.done():
-                pending.popleft()
-                continue
             due = await store.claims.get_next_wake_at(workflows=served, queues=None)
             if due is None:
                 return POLL_INTERVAL_S
             if due > store.now():
                 return min(POLL_INTERVAL_S, due - store.now())
-            if await _fail_if_key_invalid(listener):
-                _remove_pending(pending, listener)
+            listeners = await self._choose_listeners(pending, size)
+            if not listeners:
                 continue
-            claimed = await self._claim(served, listener)
+            claimed = await self._claim(served, listeners)
             if not claimed:
                 # What is due may be isolated, and thus only for a listener that holds nothing.
-                others = (one for one in pending if one is not listener and not one.delivery.done())
-                idle = next((one for one in others if one.is_idle), None)
-                if idle is not None and not await _fail_if_key_invalid(idle):
-                    listener, claimed = idle, await self._claim(served, idle)
+                idle = [one for one in pending if one.is_idle and not one.delivery.done()]
+                if not listeners[0].is_idle and idle and not await _fail_if_key_invalid(idle[0]):
+                    claimed = await self._claim(served, idle[:1])
             if not claimed:
                 return FULL_QUEUE_RETRY_S
-            _remove_pending(pending, listener)
-            handover = asyncio.create_task(self._deliver(listener, claimed[0]))
-            self._handover_tasks.add(handover)  # the next listener in line need not wait for it
+            for listener, _ in claimed:
+                _remove_pending(pending, listener)
+            handover = asyncio.create_task(self._deliver(claimed))
+            self._handover_tasks.add(handover)  # the next listeners in line need not wait for it
             handover.add_done_callback(self._handover_tasks.discard)
+            if len(claimed) == len(listeners):
+                size = min(MAX_CLAIM_SIZE, 4 * size)
         return POLL_INTERVAL_S
 
-    async def _claim(self, workflows: list[str], listener: PendingListener) -> list[Run]:
-        worker, delay_s = await listener.session.ensure_registered(), listener.suspect_delay_s
-        claims = self._tenant.store.claims
-        return await claims.claim(worker, workflows=workflows, queues=None, limit=1, suspect_delay_s=delay_s)
+    async def _choose_listeners(self, pending: deque[PendingListener], size: int) -> list[PendingListener]:
+        """The next listeners in line whose keys are valid; those that hold nothing first, since they get any run."""
+        chosen: list[PendingListener] = []
+        for listener in list(pending):
+            if len(chosen) == size:
+                break
+            if listener.delivery.done() or await _fail_if_key_invalid(listener):
+                _remove_pending(pending, listener)
+            else:
+                chosen.append(listener)
+        return sorted(chosen, key=lambda listener: not listener.is_idle)
 
-    async def _deliver(self, listener: PendingListener, run: Run) -> None:
-        store, caller = self._tenant.store, listener.session.call.caller
+    async def _claim(
+        self, workflows: list[str], listeners: Sequence[PendingListener]
+    ) -> list[tuple[PendingListener, Run]]:
+        """Claim a run for each of these listeners, as far as there are any."""
+        by_worker: dict[int, deque[PendingListener]] = {}
+        workers: list[int] = []
+        for listener in listeners:
+            workers.append(worker := await listener.session.ensure_registered())
+            by_worker.setdefault(worker, deque()).append(listener)
+        runs = await self._tenant.store.claims.claim_each(
+            workers, workflows=workflows, suspect_delay_s=listeners[0].suspect_delay_s
+        )
+        return [(by_worker[run.owner].popleft(), run) for run in runs if run.owner is not None]
+
+    async def _deliver(self, claimed: Sequence[tuple[PendingListener, Run]]) -> None:
+        store = self._tenant.store
         try:
-            [history] = await store.get_histories([run.key])
-            name = listener.session.display_name or caller.name
-            data = json.dumps({"listener": name, "remote_address": caller.remote_address, "number": run.epoch})
-            event = LiveEvent(-1, "delivered", run.epoch, DELIVERED, data.encode(), store.now())
-            await store.commit([AppendLiveEvents(run.key, run.epoch, (event,))])
+            histories = await store.get_histories([run.key for _, run in claimed])
+            await store.commit([listener.session.make_delivered_event(run) for listener, run in claimed])
         except Exception as error:
+            if len(claimed) > 1:  # one of them may be at fault
+                for pair in claimed:
+                    await self._deliver([pair])
+                return
+            [(listener, run)] = claimed
             is_known = isinstance(error, StoreError)
             log.warning(
                 "run %r was claimed, and could not be handed over: %s", run.id, error,
@@ -187,10 +212,11 @@ class Dispatcher:
             listener.delivery.cancel()
             await self._release(run)
             return
-        if listener.delivery.done():
-            await self._release(run)
-        else:
-            listener.delivery.set_result(ClaimedDelivery(run, history))
+        for (listener, run), history in zip(claimed, histories, strict=True):
+            if listener.delivery.done():
+                await self._release(run)
+            else:
+                listener.delivery.set_result(ClaimedDelivery(run, history))
 
     async def _release(self, run: Run) -> None:
         """Release a claimed run that was not handed over."""

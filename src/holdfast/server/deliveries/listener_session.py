@@ -8,6 +8,7 @@ server or a connection costs no delivery.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import AsyncGenerator, Collection
 from contextlib import suppress
@@ -24,7 +25,8 @@ from holdfast.server.http.server_sent_events import ServerSentEvent
 from holdfast.services.addresses import AddressInfo, declare_address
 from holdfast.services.json_form import to_json_bytes
 from holdfast.stores.contract import RunFilter
-from holdfast.stores.operations import Run
+from holdfast.stores.live_events import DELIVERED
+from holdfast.stores.operations import AppendLiveEvents, LiveEvent, Run
 
 MIN_WAIT_S = 0.25
 """Seconds that the search for a delivery may take if the listener does not want to wait."""
@@ -48,7 +50,7 @@ class ListenerSession:
         session = cls(call, await declare_address(call.store, address), name)
         listeners = call.tenant.listeners
         worker_id = await listeners.parse_listener_id(address, listener_id)
-        if worker_id is not None and await listeners.renew_lease(worker_id, session.address.lease):
+        if worker_id is not None and await listeners.keep_alive(worker_id, session.address.lease):
             session.worker_id, session.listener_id = worker_id, listener_id or ""
         return session
 
@@ -78,8 +80,18 @@ class ListenerSession:
                 current = await store.get_run(run.id)
                 if current is not None and current.state is RunState.RUNNING and current.epoch == run.epoch:
                     [history] = await store.get_histories([run.key])
+                    # Its server may have died between the claim and this event; a repeat changes nothing.
+                    await store.commit([self.make_delivered_event(current)])
                     found.append(ClaimedDelivery(current, history))
         return found
+
+    def make_delivered_event(self, run: Run) -> AppendLiveEvents:
+        """The event that the run is delivered to this listener."""
+        caller = self.call.caller
+        name = self.display_name or caller.name
+        data = json.dumps({"listener": name, "remote_address": caller.remote_address, "number": run.epoch})
+        event = LiveEvent(-1, "delivered", run.epoch, DELIVERED, data.encode(), self.call.store.now())
+        return AppendLiveEvents(run.key, run.epoch, (event,))
 
     async def next_delivery(self, active_deliveries: Collection[str] = ()) -> ClaimedDelivery:
         """The next run for the listener, as soon as there is one; ``active_deliveries`` are those that it holds."""

@@ -1,13 +1,14 @@
 """Recording the steps of a delivery.
 
 **Steps are identified by name**, and the first outcome of a name counts. The server that appends a record chooses its
-number. If the number already exists under the same epoch, the store treats the append as a repeat, even if another
-server has written it. So the server then reads what is recorded under the name, and tries again with another number if
-it is not its own record.
+number. If the number already exists under the same epoch, another server has written it, or an earlier request whose
+response was lost. Then the server reads the journal anew, and tries again with another number if nothing is recorded
+under the name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,12 @@ from pydantic import Field
 from holdfast.admission.usage import NANO_PER_USD, Usage
 from holdfast.core.records import Attempt, Record, RecordKind
 from holdfast.server.calls import Call
-from holdfast.server.deliveries.delivery import find_claimed_delivery, forget_delivery, read_lost_problem
+from holdfast.server.deliveries.delivery import (
+    ClaimedDelivery,
+    find_claimed_delivery,
+    forget_delivery,
+    read_lost_problem,
+)
 from holdfast.server.http.models import MAX_INT, AssumedUtcDatetime
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.router import RequestModel
@@ -78,8 +84,7 @@ class AttemptBody(RequestModel):
 
 async def record_step(call: Call, id: str, body: StepBody) -> tuple[Record, bool]:
     """Record a step, unless one is recorded under its name. Returns the record, and whether it is new."""
-    name, label = validate_step_name(body.name), f"the output of step {body.name!r}"
-    payload = call.encode_stored_value(await call.prepare_value(body.output, label), label)
+    name, payload = await _encode_step(call, body)
     return await append_record(
         call,
         id,
@@ -90,6 +95,43 @@ async def record_step(call: Call, id: str, body: StepBody) -> tuple[Record, bool
         attempts=body.attempts,
         preview=body.arguments[:MAX_PREVIEW_CHARS],
         usage=body.usage,
+    )
+
+
+async def _encode_step(call: Call, body: StepBody) -> tuple[str, bytes]:
+    """The name and the recorded outcome of a step. Raises ``Problem`` and ``ValueTooLarge``."""
+    label = f"the output of step {body.name!r}"
+    return validate_step_name(body.name), call.encode_stored_value(await call.prepare_value(body.output, label), label)
+
+
+async def make_step_ops(call: Call, held: ClaimedDelivery, bodies: Sequence[StepBody]) -> list[AppendRecord]:
+    """The operations that record steps, without those that are recorded. The caller holds the lock of the delivery.
+
+    The delivery counts them as recorded: the caller forgets it if they cannot be committed.
+    """
+    ops: list[AppendRecord] = []
+    for body in bodies:
+        name, payload = await _encode_step(call, body)
+        if name in held.records:
+            continue
+        record = held.make_record(
+            name, RecordKind.STEP, payload, call.store.now(), started_at=body.started_at, attempts=body.attempts,
+            preview=body.arguments[:MAX_PREVIEW_CHARS],
+        )  # fmt: skip
+        ops.append(_make_append_op(held, record, body.usage))
+        held.add_record(record)
+    return ops
+
+
+def _make_append_op(held: ClaimedDelivery, record: Record, usage: UsageBody | None) -> AppendRecord:
+    return AppendRecord(
+        held.run.key,
+        record,
+        clear_attempt=record.name in held.attempts,
+        reset_delivery_count=held.run.has_worker_deaths,
+        used=None if usage is None else usage.to_usage(),
+        clear_live_events=record.name in held.attempts,
+        model="" if usage is None else usage.model,
     )
 
 
@@ -121,28 +163,15 @@ async def append_record(
             record = held.make_record(
                 name, kind, payload, store.now(), started_at=started_at, attempts=attempts, preview=preview
             )
-            op = AppendRecord(
-                held.run.key,
-                record,
-                consumed_signal_id=consumed_signal_id,
-                clear_attempt=name in held.attempts,
-                reset_delivery_count=held.run.has_worker_deaths,
-                used=None if usage is None else usage.to_usage(),
-                clear_live_events=name in held.attempts,
-                model="" if usage is None else usage.model,
-            )
+            op = _make_append_op(held, record, usage)._replace(consumed_signal_id=consumed_signal_id, must_be_new=True)
             [status] = await store.commit([op])
-            if status is not OpStatus.DONE:
-                forget_delivery(call, id)
-                raise await read_lost_problem(call, held.run)
-            # If the number already exists under the same epoch, the store treats the append as a repeat, but another
-            # server may have written it.
-            stored = await store.get_last_record(held.run.id, name)
-            if stored is not None and stored.seq == record.seq and stored.payload == record.payload:
+            if status is OpStatus.DONE:
                 held.add_record(record)
                 await listeners.keep_holder_alive(held.run)
                 return record, True
         forget_delivery(call, id)
+        if status is not OpStatus.DUPLICATE:
+            raise await read_lost_problem(call, held.run)
     raise Problem(
         503,
         "concurrent-record",

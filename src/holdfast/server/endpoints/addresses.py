@@ -15,6 +15,7 @@ from holdfast.server.background.policy_enforcer import check_start_allowed
 from holdfast.server.calls import Call
 from holdfast.server.deliveries.delivery import Delivery
 from holdfast.server.deliveries.listener_session import ListenerSession, stream_deliveries
+from holdfast.server.endpoints.deliveries import ClaimBody
 from holdfast.server.endpoints.queues import announce_queue
 from holdfast.server.http.models import (
     MAX_DURATION_S,
@@ -103,17 +104,6 @@ class WebhookSecret(BaseModel):
     webhook_secret: str
     old_secret_expires_at: datetime | None
     """When requests are no longer signed with the previous secret."""
-
-
-class ClaimBody(RequestModel):
-    """The listener that wants a delivery."""
-
-    listener_id: str | None = Field(None, max_length=200)
-    """The `listener_id` of an earlier delivery to the same process."""
-    name: str = Field("", max_length=200)
-    """Its name, for people to read."""
-    active_deliveries: list[str] = Field(default_factory=list, max_length=1000)
-    """The ids of the deliveries that it works on."""
 
 
 class LeaveBody(RequestModel):

@@ -23,8 +23,9 @@ from holdfast.server.deliveries.delivery import (
     find_claimed_delivery,
 )
 from holdfast.server.deliveries.history import DeliveryRecord, read_deliveries
+from holdfast.server.deliveries.listener_session import ListenerSession
 from holdfast.server.deliveries.steps import AttemptBody, StepBody
-from holdfast.server.http.models import MAX_DURATION_S, Items
+from holdfast.server.http.models import MAX_DURATION_S, Items, WaitQuery
 from holdfast.server.http.router import Handler, RequestModel, Router
 from holdfast.services.json_schemas import check_schema
 from holdfast.services.thread_offload import LARGE_BYTES
@@ -32,6 +33,9 @@ from holdfast.services.wire_values import VALUES_HEADER
 from holdfast.stores.approvals import ApprovalRequest
 
 router = Router()
+
+MAX_STEPS = 1000
+"""Steps that a request to complete a delivery may carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +52,27 @@ class LeaseResponse(BaseModel):
     lease: float
 
 
+class ClaimBody(RequestModel):
+    """The listener that wants a delivery."""
+
+    listener_id: str | None = Field(None, max_length=200)
+    """The `listener_id` of an earlier delivery to the same process."""
+    name: str = Field("", max_length=200)
+    """Its name, for people to read."""
+    active_deliveries: list[str] = Field(default_factory=list, max_length=1000)
+    """The ids of the deliveries that it works on."""
+
+
 class CompleteBody(RequestModel):
     """The result of a run."""
 
     output: Any = None
+    steps: list[StepBody] = Field(default_factory=list[StepBody], max_length=MAX_STEPS)
+    """Steps that were not recorded yet, to record in the same commit. Until then, another listener would do them again
+    if this one died."""
+    next: ClaimBody | None = None
+    """The same as for `claim`: the response has the next delivery of the address, if there is one within `wait`
+    seconds."""
 
 
 class ErrorBody(RequestModel):
@@ -104,6 +125,12 @@ class RunStateResponse(BaseModel):
     """The state of the run."""
 
     state: RunState
+
+
+class CompletedResponse(RunStateResponse):
+    """The state of the run, and the next delivery."""
+
+    delivery: Delivery | None
 
 
 class WaitResponse(BaseModel):
@@ -170,10 +197,21 @@ async def heartbeat(call: Call, delivery: str) -> LeaseResponse:
 
 
 @_operation("complete", headers=(VALUES_HEADER,))
-async def complete_delivery(call: Call, delivery: str, body: CompleteBody) -> RunStateResponse:
-    """End the run with a result."""
+async def complete_delivery(
+    call: Call, delivery: str, body: CompleteBody, query: WaitQuery
+) -> RunStateResponse | CompletedResponse:
+    """End the run with a result; with `next`, also take the next delivery of the address.
+
+    Steps that the request carries are recorded together with the result. If the response is lost, repeat the request:
+    the run is completed once, and the next delivery is the same one.
+    """
     output = await call.prepare_value(body.output, "the output of the run")
-    return RunStateResponse(state=await delivery_operations.complete(call, delivery, output))
+    run = await delivery_operations.complete(call, delivery, output, body.steps)
+    if body.next is None:
+        return RunStateResponse(state=RunState.COMPLETED)
+    session = await ListenerSession.open(call, run.workflow, body.next.listener_id, body.next.name)
+    found = await session.poll(body.next.active_deliveries, query.wait)
+    return CompletedResponse(state=RunState.COMPLETED, delivery=found)
 
 
 @_operation("fail")

@@ -7,12 +7,45 @@ waits, and reports changes and ends of runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from holdfast.server.calls import Call
+if TYPE_CHECKING:
+    from holdfast.server.calls import Call
 
 T = TypeVar("T")
+
+
+class ClosingEvent(asyncio.Event):
+    """Set when the server is about to stop: that ends all waits on callers' behalf."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limits: set[asyncio.Timeout] = set()
+        """The time limits of the waits in progress. (A task for each wait, to watch the event, would cost more.)"""
+
+    def set(self) -> None:
+        """The server is about to stop."""
+        super().set()
+        for limit in list(self._limits):
+            _expire(limit)
+
+    @contextmanager
+    def expiring(self, limit: asyncio.Timeout) -> Generator[None]:
+        """Let the time limit expire when the event is set inside the block."""
+        self._limits.add(limit)
+        if self.is_set():
+            _expire(limit)
+        try:
+            yield
+        finally:
+            self._limits.discard(limit)
+
+
+def _expire(limit: asyncio.Timeout) -> None:
+    with suppress(RuntimeError):  # its block has just ended
+        limit.reschedule(asyncio.get_running_loop().time())
 
 
 async def wait_at_most(
@@ -22,17 +55,22 @@ async def wait_at_most(
 
     In that case it is cancelled, and the result is ``None``. A result that it returns in spite of that is not lost.
     """
-    work = asyncio.create_task(awaited)
-    stops: list[asyncio.Task[Any]] = [asyncio.create_task(call.platform.closing.wait())]
-    if stop_when is not None:
-        stops.append(asyncio.create_task(stop_when))
+    limit = asyncio.timeout(timeout_s)
+    stop = None if stop_when is None else asyncio.create_task(stop_when)
     try:
-        await asyncio.wait([work, *stops], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        async with limit:
+            with call.platform.closing.expiring(limit):
+                if stop is not None:
+                    stop.add_done_callback(lambda _: _expire(limit))
+                return await awaited
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return None
     finally:
-        for task in (work, *stops):
-            task.cancel()
-        await asyncio.gather(work, *stops, return_exceptions=True)
-    return None if work.cancelled() else work.result()
+        if stop is not None:
+            stop.cancel()
+            await asyncio.gather(stop, return_exceptions=True)
 
 
 async def with_ticks(

@@ -14,14 +14,18 @@ connection is refused only if every other one has a request in progress.
 that arrives in one piece.
 
 Refusals here have problem responses as well.
+
+``LimitedConnection`` has what does not depend on the parser. ``H11Connection`` uses h11, which is written in Python;
+``httptools_connection`` has the one for httptools, which is several times as fast.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from abc import abstractmethod
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h11
 from starlette.responses import Response
@@ -43,13 +47,13 @@ class IdleConnections:
     """Connections without a request in progress, by network address."""
 
     def __init__(self) -> None:
-        self._by_network: dict[str, OrderedDict[HttpConnection, None]] = {}
+        self._by_network: dict[str, OrderedDict[LimitedConnection, None]] = {}
 
-    def add(self, connection: HttpConnection) -> None:
+    def add(self, connection: LimitedConnection) -> None:
         """Add a connection that became idle."""
         self._by_network.setdefault(connection.network, OrderedDict())[connection] = None
 
-    def remove(self, connection: HttpConnection) -> None:
+    def remove(self, connection: LimitedConnection) -> None:
         """Remove a connection that is no longer idle."""
         group = self._by_network.get(connection.network)
         if group is not None:
@@ -57,7 +61,7 @@ class IdleConnections:
             if not group:
                 del self._by_network[connection.network]
 
-    def pop(self) -> HttpConnection | None:
+    def pop(self) -> LimitedConnection | None:
         """Remove and return the connection to close, if any is idle."""
         if not self._by_network:
             return None
@@ -74,36 +78,18 @@ class ConnectionState(ServerState):
         self.idle = IdleConnections()
 
 
-class HeadLimitingParser(h11.Connection):
-    """Refuses heads of more than ``max_head_bytes`` bytes, however they arrive."""
-
-    def __init__(self, max_head_bytes: int) -> None:
-        super().__init__(h11.SERVER, max_head_bytes)
-        self._max_head_bytes = max_head_bytes
-        self.is_head_too_large = False
-
-    def next_event(self) -> Any:
-        """The next event. Raises ``RemoteProtocolError``."""
-        try:
-            event = super().next_event()
-        except h11.RemoteProtocolError as error:
-            self.is_head_too_large = error.error_status_hint == STATUS_HEAD_TOO_LARGE
-            raise
-        if isinstance(event, h11.Request):
-            fields = sum(len(name) + len(value) + 4 for name, value in event.headers)
-            if len(event.method) + len(event.target) + 12 + fields > self._max_head_bytes:
-                self.is_head_too_large = True
-                raise h11.RemoteProtocolError("the head is too large", error_status_hint=STATUS_HEAD_TOO_LARGE)
-        return event
+if TYPE_CHECKING:
+    _Protocol = H11Protocol
+else:
+    _Protocol = object
 
 
-class HttpConnection(H11Protocol):
-    """One connection."""
+class LimitedConnection(_Protocol):
+    """One connection, for any of uvicorn's protocols."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._max_connections, self.limit_concurrency = self.limit_concurrency, None
-        self.conn = self._parser = HeadLimitingParser(self.config.h11_max_incomplete_event_size or MAX_HEAD_BYTES)
         state = self.server_state
         self._idle_connections = state.idle if isinstance(state, ConnectionState) else IdleConnections()
         self.network = ""
@@ -112,6 +98,8 @@ class HttpConnection(H11Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._has_received_data = False
+        self.is_head_too_large = False
+        """Whether the head of the request exceeds the limit."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected: its first request must arrive in time."""
@@ -163,7 +151,7 @@ class HttpConnection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not a valid HTTP request."""
-        if self._parser.is_head_too_large:
+        if self.is_head_too_large:
             detail = f"The request line and the headers may have {MAX_HEAD_BYTES:,} bytes."
             self._refuse(
                 Problem(STATUS_HEAD_TOO_LARGE, "head-too-large", "The head of the request is too large", detail)
@@ -180,15 +168,15 @@ class HttpConnection(H11Protocol):
             (REQUEST_ID_HEADER.lower().encode(), request_id.encode()),
             (b"connection", b"close"),
         ]
-        events = [h11.Response(status_code=problem.status, headers=headers), h11.Data(data=bytes(response.body))]
-        try:
-            for event in [*events, h11.EndOfMessage()]:
-                self.transport.write(self.conn.send(event) or b"")
-        except h11.LocalProtocolError:
+        if not self._write_response(problem.status, headers, bytes(response.body)):
             self.transport.abort()  # in the middle of another response
             return
         self.transport.close()
         self._start_stall_timer()  # in case the client does not even read this
+
+    @abstractmethod
+    def _write_response(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Write a whole response. Returns false if none is possible now."""
 
     def pause_writing(self) -> None:
         """The client reads too slowly: buffers are full."""
@@ -215,3 +203,47 @@ class HttpConnection(H11Protocol):
 def _cancel_timer(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()
+
+
+class HeadLimitingParser(h11.Connection):
+    """Refuses heads of more than ``max_head_bytes`` bytes, however they arrive."""
+
+    def __init__(self, max_head_bytes: int) -> None:
+        super().__init__(h11.SERVER, max_head_bytes)
+        self._max_head_bytes = max_head_bytes
+        self.is_head_too_large = False
+
+    def next_event(self) -> Any:
+        """The next event. Raises ``RemoteProtocolError``."""
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            self.is_head_too_large = error.error_status_hint == STATUS_HEAD_TOO_LARGE
+            raise
+        if isinstance(event, h11.Request):
+            fields = sum(len(name) + len(value) + 4 for name, value in event.headers)
+            if len(event.method) + len(event.target) + 12 + fields > self._max_head_bytes:
+                self.is_head_too_large = True
+                raise h11.RemoteProtocolError("the head is too large", error_status_hint=STATUS_HEAD_TOO_LARGE)
+        return event
+
+
+class H11Connection(LimitedConnection, H11Protocol):
+    """One connection, parsed by h11."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn = self._parser = HeadLimitingParser(self.config.h11_max_incomplete_event_size or MAX_HEAD_BYTES)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not a valid HTTP request."""
+        self.is_head_too_large = self._parser.is_head_too_large
+        super().send_400_response(msg)
+
+    def _write_response(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        try:
+            for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        except h11.LocalProtocolError:
+            return False
+        return True

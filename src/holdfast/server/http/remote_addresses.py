@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
+
+from holdfast.server.http.socket_owner import SocketAddress, find_socket_owner
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _PROXY_HEADERS = (
@@ -37,8 +38,7 @@ _PROXY_HEADERS = (
 )
 """Headers that proxies add, besides all that begin with ``x-forwarded-``."""
 SOCKET_OWNERS = "holdfast.owners"
-"""Where the state of a request caches the owner of its connection: looking it up takes a few milliseconds."""
-PeerAddress = tuple[str, int | None]
+"""Where the state of a request caches the owner of its connection."""
 
 
 def get_remote_address(request: Request) -> str:
@@ -88,49 +88,27 @@ def _get_socket_owner(scope: Mapping[str, Any]) -> int | None:
     known: dict[Any, int | None] = scope.get("state", {}).get(SOCKET_OWNERS, {})
     ends = (scope.get("client"), scope.get("server"))
     if ends not in known:
-        known[ends] = None if None in ends else _find_socket_owner(*cast("tuple[PeerAddress, PeerAddress]", ends))
+        client, server = map(_parse_socket_address, ends)
+        known[ends] = None if client is None or server is None else find_socket_owner(client, server)
     return known[ends]
 
 
-def _find_socket_owner(client: PeerAddress, server: PeerAddress) -> int | None:
-    for table, as_ipv6 in ((Path("/proc/net/tcp"), False), (Path("/proc/net/tcp6"), True)):
-        near, far = _to_proc_format(*client, as_ipv6), _to_proc_format(*server, as_ipv6)
-        if near is None or far is None:
-            continue
-        try:
-            text = table.read_text()
-        except OSError:
-            return None
-        start = text.find(f": {near} {far} ")
-        if start >= 0:
-            return int(text[start : text.find("\n", start)].split()[7])
-    return None
-
-
-def _to_proc_format(address: str, port: int | None, as_ipv6: bool) -> str | None:
-    """An end of a connection as the system lists it; with ``as_ipv6``, an IPv4 address is mapped to IPv6."""
-    found = _parse_address(address)
-    if found is None or port is None or (found.version == 6 and not as_ipv6):
-        return None
-    form = ipaddress.IPv6Address(f"::ffff:{found}") if as_ipv6 and found.version == 4 else found
-    return f"{_to_hex_words(form.packed)}:{port:04X}"
-
-
-def _to_hex_words(packed: bytes) -> str:
-    """Words of four bytes, each in this machine's byte order."""
-    words = (packed[start : start + 4] for start in range(0, len(packed), 4))
-    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+def _parse_socket_address(end: tuple[str, int | None] | None) -> SocketAddress | None:
+    address = None if end is None else _parse_address(end[0])
+    return None if end is None or end[1] is None or address is None else (address, end[1])
 
 
 _TRUSTED_USERS = (None, 0, os.geteuid() if hasattr(os, "geteuid") else None)
 
 
+@lru_cache(1024)
 def is_loopback(address: str) -> bool:
     """Whether a network address can only be reached from this machine."""
     found = _parse_address(address)
     return found is not None and found.is_loopback
 
 
+@lru_cache(1024)
 def get_network(address: str) -> str:
     """The network that an address counts for: itself, or its /64 for IPv6, where each client has many addresses."""
     found = _parse_address(address)

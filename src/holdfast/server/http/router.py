@@ -14,6 +14,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import UnionType
 from typing import Any, Final, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote, unquote
@@ -43,14 +44,19 @@ class RequestModel(BaseModel):
 
     @model_validator(mode="after")
     def _validate_no_nuls(self) -> Self:
-        for name, field in type(self).model_fields.items():
-            if field.annotation is Any or Any in get_args(field.annotation):
-                continue
+        for name in _list_text_fields(type(self)):
             value = getattr(self, name)
             texts = cast("Iterable[Any]", value if isinstance(value, list | tuple) else (value,))
             if any(isinstance(text, str) and "\0" in text for text in texts):
                 raise ValueError(f"{name} has a NUL character in it")
         return self
+
+
+@cache
+def _list_text_fields(model: type[BaseModel]) -> list[str]:
+    """The fields that may have texts and are not values."""
+    fields = model.model_fields.items()
+    return [name for name, field in fields if field.annotation is not Any and Any not in get_args(field.annotation)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 from starlette.responses import StreamingResponse
 
-from holdfast.server.http.bounded_wait import with_ticks
-
 MEDIA_TYPE = "text/event-stream"
-KEEPALIVE_INTERVAL_S = 15.0
-"""Seconds after which a comment is sent, so that no proxy takes the stream for dead."""
+KEEPALIVE = b": still here\n\n"
+"""A comment that the app sends now and then, so that no proxy takes the stream for dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +37,11 @@ class ServerSentEvent:
 def make_event_response(events: AsyncGenerator[ServerSentEvent]) -> StreamingResponse:
     """A response that sends events as they come, until there are no more or the reader disconnects."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_with_keepalives(events), media_type=MEDIA_TYPE, headers=headers)
+    return StreamingResponse(_encode_events(events), media_type=MEDIA_TYPE, headers=headers)
 
 
-async def _with_keepalives(events: AsyncGenerator[ServerSentEvent]) -> AsyncGenerator[bytes]:
+async def _encode_events(events: AsyncGenerator[ServerSentEvent]) -> AsyncGenerator[bytes]:
     yield b": welcome\n\n"  # so that the reader knows at once that it is connected
-    async with aclosing(with_ticks(events, KEEPALIVE_INTERVAL_S)) as ticking_events:
-        async for event in ticking_events:
-            yield b": still here\n\n" if event is None else event.encode()
+    async with aclosing(events):
+        async for event in events:
+            yield event.encode()

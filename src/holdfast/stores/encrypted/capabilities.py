@@ -51,6 +51,12 @@ class EncryptedClaims(_EncryptedCapability[Claims], Claims):
         )
         return await decrypt_runs(self._decrypt, runs)
 
+    async def claim_each(
+        self, workers: Sequence[int], *, workflows: Collection[str], suspect_delay_s: float | None = 0.0
+    ) -> list[Run]:
+        runs = await self._inner.claim_each(workers, workflows=workflows, suspect_delay_s=suspect_delay_s)
+        return await decrypt_runs(self._decrypt, runs)
+
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         return await self._inner.get_next_wake_at(workflows=workflows, queues=queues)
 

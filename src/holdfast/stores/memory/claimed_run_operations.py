@@ -31,9 +31,11 @@ class ClaimedRunOperations(ApprovalOperations, QueueOperations):
         held = self._get_claimed(op.key, op.record.epoch)
         present = self._find_record(op.key, op.record.seq)
         if present is not None:  # a repeat, and the operations before it may have been repeated as well
-            if held is not None:
+            if held is not None and not op.must_be_new:
                 self._clear_step(op)
-            return OpStatus.DONE if present.epoch == op.record.epoch else OpStatus.FENCED
+            if present.epoch != op.record.epoch:
+                return OpStatus.FENCED
+            return OpStatus.DUPLICATE if op.must_be_new else OpStatus.DONE
         if held is None:
             return OpStatus.FENCED
         self._append_record(op.key, op.record)

@@ -30,7 +30,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -215,11 +215,21 @@ class PgClaims(SqlClaims):
         runs = await super().claim(
             worker, workflows=workflows, queues=queues, limit=limit, suspect_delay_s=suspect_delay_s
         )
+        self._note_claimed(runs)
+        return runs
+
+    async def claim_each(
+        self, workers: Sequence[int], *, workflows: Collection[str], suspect_delay_s: float | None = 0.0
+    ) -> list[Run]:
+        runs = await super().claim_each(workers, workflows=workflows, suspect_delay_s=suspect_delay_s)
+        self._note_claimed(runs)
+        return runs
+
+    def _note_claimed(self, runs: Collection[Run]) -> None:
         self.has_claimed = self.has_claimed or bool(runs)
         for run in runs:
             if run.is_limited:
                 self._store.notifier.track_limited(run)
-        return runs
 
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         self.scope = ClaimScope(workflows, queues)

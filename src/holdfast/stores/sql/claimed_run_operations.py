@@ -25,9 +25,11 @@ class ClaimedRunOperations(Transaction):
         if held is None or self._check_existing:
             epoch = self._get_record_epoch(op.key, op.record.seq)
             if epoch is not None:  # a repeat, and the operations before it may have been repeated as well
-                if held is not None:
+                if held is not None and not op.must_be_new:
                     self._clear_step(op, held)
-                return OpStatus.DONE if epoch == op.record.epoch else OpStatus.FENCED
+                if epoch != op.record.epoch:
+                    return OpStatus.FENCED
+                return OpStatus.DUPLICATE if op.must_be_new else OpStatus.DONE
             if held is None:
                 return OpStatus.FENCED
         self._append_record(op.key, op.record)

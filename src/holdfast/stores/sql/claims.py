@@ -70,12 +70,27 @@ class SqlClaims(SqlCapability, Claims):
         is_due, self._due_scope = scope == self._due_scope, None
         if not is_due and not await database.read(lambda db: _has_due_runs(db, scope, database.now()), is_slow=False):
             return []
+        return await self._claim([worker] * limit, scope, suspect_delay_s, max_suspects=limit)
+
+    async def claim_each(
+        self, workers: Sequence[int], *, workflows: Collection[str], suspect_delay_s: float | None = 0.0
+    ) -> list[Run]:
+        if not workers or not workflows:
+            return []
+        return await self._claim(workers, ClaimScope(workflows, None), suspect_delay_s, max_suspects=1)
+
+    async def _claim(
+        self, workers: Sequence[int], scope: ClaimScope, suspect_delay_s: float | None, *, max_suspects: int
+    ) -> list[Run]:
+        """Claim a run for each of these workers, which may be the same one."""
+        database = self._database
         runs = await database.write(
             lambda db: _claim_runs(
-                db, database.reader, worker, scope, limit, database.now(), database.resolve_time, suspect_delay_s
+                db, database.reader, workers, scope, database.now(), database.resolve_time, suspect_delay_s,
+                max_suspects,
             ),
-            limit,
-        )
+            len(workers),
+        )  # fmt: skip
         if not any(map(payloads.has_references, runs)):
             return runs
         filled = await database.read(lambda db: payloads.fill_runs(db, database.reader, runs))
@@ -134,14 +149,14 @@ def _has_due_runs(db: Database, scope: ClaimScope, now: float) -> bool:
 def _claim_runs(
     db: Database,
     reader: RowReader,
-    worker: int,
+    workers: Sequence[int],
     scope: ClaimScope,
-    limit: int,
     now: float,
     get_time: Callable[[float | None], float],
     suspect_delay_s: float | None,
+    max_suspects: int,
 ) -> list[Run]:
-    """Claim up to ``limit`` due runs. Large payloads stay references.
+    """Claim a due run for each of these workers, as far as there are any. Large payloads stay references.
 
     ``get_time`` turns the time that the database reports once the queues are locked into the current time; ``now`` may
     be older.
@@ -150,19 +165,23 @@ def _claim_runs(
     runs: list[Run] = []
     due_before = None if suspect_delay_s is None else now - suspect_delay_s
     lookups = {**limited_queues.get_lookups(db, scope.queues), **suspects.get_lookups(db, scope.workflows, due_before)}
-    db.prefetch({db.sql.IS_WORKER_LIVE: [(worker,)], db.sql.DISABLED_WORKFLOWS: [()], **lookups})
-    if db.lookup(db.sql.IS_WORKER_LIVE, worker):
+    distinct = dict.fromkeys(workers)
+    db.prefetch({db.sql.IS_WORKER_LIVE: [(worker,) for worker in distinct], db.sql.DISABLED_WORKFLOWS: [()], **lookups})
+    live = {worker for worker in distinct if db.lookup(db.sql.IS_WORKER_LIVE, worker)}
+    claimants = [worker for worker in workers if worker in live]
+    if claimants:
+        limit = len(claimants)
         disabled = _read_disabled_workflows(db)
         served = [(name, version) for name, version in scope.workflows if name not in disabled]
         limited = limited_queues.lock_limited_queues(db, scope.queues, get_time)
-        if keys := suspects.choose_runs(db, limited, served, scope.queues, limit, due_before):
+        if keys := suspects.choose_runs(db, limited, served, scope.queues, max_suspects, due_before):
             limited = []  # a claim of suspects leaves the queue rows unchanged
         elif limited:
             keys = limited_queues.choose_runs(db, limited, served, scope.queues, limit, now)
         else:
             keys = [key for _, key in db.lock_due_runs(served, scope.queues, limit, now)]
         if keys:
-            db.write(db.sql.CLAIM_RUN, [(worker, key) for key in keys])
+            db.write(db.sql.CLAIM_RUN, list(zip(claimants, keys, strict=False)))
         for queue in limited:
             queue.save(db)
         read = queries.read_runs(db, reader, keys)

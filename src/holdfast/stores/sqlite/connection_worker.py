@@ -7,6 +7,9 @@ Work is a function of the database. There are two ways to do it:
   another process holds the database lock, the work goes to the thread instead.
 - **in the thread**, which waits for locks for up to ``LOCK_TIMEOUT_S``, without blocking the loop.
 
+Reads whose duration nobody knows in advance are tried inline, and interrupted after ``MAX_INLINE_READ_S``: most are
+short, and a thread hop costs more than they do. One that was interrupted starts again in the thread.
+
 The connection that writes chooses by measuring: it keeps a moving average of the time that small commits take.
 
 A newer Holdfast may migrate the file while it is open here. So a connection that writes checks the schema's version
@@ -28,8 +31,8 @@ from typing import TypeVar
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores.sql.database import Database, InvalidText
 from holdfast.stores.sqlite.connections import LOCK_TIMEOUT_S, retry_while_busy, roll_back, validate_schema_version
-from holdfast.stores.sqlite.database import SqliteDatabase
-from holdfast.stores.sqlite.errors import is_busy, to_store_error
+from holdfast.stores.sqlite.database import BlobRefused, SqliteDatabase
+from holdfast.stores.sqlite.errors import is_busy, is_interrupted, to_store_error
 from holdfast.stores.utf8 import make_surrogate_error
 
 T = TypeVar("T")
@@ -39,6 +42,10 @@ MAX_INLINE_OPS = 64
 """More operations than this are never committed inline."""
 MAX_INLINE_COMMIT_S = 0.0015
 """While small commits take longer than this on average, the loop does not wait for them."""
+MAX_INLINE_READ_S = 0.001
+"""Seconds after which a read is interrupted, and goes to the thread."""
+_CHECK_INTERVAL = 1000
+"""Instructions of SQLite between two looks at the clock: some 50 µs."""
 _AVERAGE_WEIGHT = 0.2
 
 
@@ -79,6 +86,27 @@ class ConnectionWorker:
                 self._lock.release()
             if not is_busy(failure):
                 # In a thread: to tell damage from a failed read may take a check of the whole file.
+                raise await asyncio.to_thread(_translate_error, failure, self._path) from failure
+        return await self.run_in_thread(work)
+
+    async def run_inline_if_short(self, work: Work[T]) -> T:
+        """Do work that only reads: inline if that is short and no lock is in the way, else in the thread."""
+        if self._lock.acquire(blocking=False):
+            failure: sqlite3.DatabaseError | None = None
+            deadline = time.perf_counter() + MAX_INLINE_READ_S
+            self._connection.set_progress_handler(lambda: time.perf_counter() > deadline, _CHECK_INTERVAL)
+            self._db.allows_blobs = False
+            try:
+                return self._run(work, sample=False)
+            except BlobRefused:
+                pass
+            except sqlite3.DatabaseError as error:
+                failure = error
+            finally:
+                self._db.allows_blobs = True
+                self._connection.set_progress_handler(None, 0)
+                self._lock.release()
+            if failure is not None and not is_busy(failure) and not is_interrupted(failure):
                 raise await asyncio.to_thread(_translate_error, failure, self._path) from failure
         return await self.run_in_thread(work)
 

@@ -22,6 +22,10 @@ from holdfast.stores.sqlite.errors import is_invalid_text
 _MAX_PATTERN_LENGTH = 1000
 
 
+class BlobRefused(Exception):
+    """Large values are not read here: unpacking them takes too long."""
+
+
 class SqliteDatabase(Database):
     """One connection."""
 
@@ -29,6 +33,7 @@ class SqliteDatabase(Database):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
+        self.allows_blobs = True
 
     # Transactions
 
@@ -47,6 +52,8 @@ class SqliteDatabase(Database):
     # Statements
 
     def query(self, statement: str, values: Values = ()) -> list[Row]:
+        if not self.allows_blobs and statement is self.sql.BLOBS:
+            raise BlobRefused
         try:
             return self.connection.execute(statement, values).fetchall()
         except sqlite3.OperationalError as error:

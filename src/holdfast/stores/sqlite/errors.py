@@ -30,6 +30,11 @@ def is_busy(error: sqlite3.Error) -> bool:
     return name.startswith("SQLITE_BUSY") or name in ("SQLITE_LOCKED", "SQLITE_PROTOCOL")
 
 
+def is_interrupted(error: sqlite3.Error) -> bool:
+    """Whether the statement took longer than it was allowed to."""
+    return _get_error_name(error) == "SQLITE_INTERRUPT"
+
+
 def is_invalid_text(error: sqlite3.Error) -> bool:
     """Whether a row holds bytes that are not UTF-8: the row is damaged, not the file."""
     return "decode to UTF-8" in str(error)

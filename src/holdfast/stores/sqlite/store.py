@@ -171,10 +171,10 @@ class SqliteStore(SqlStore):
 
     async def read(self, work: DatabaseWork[T], *, is_slow: bool = True) -> T:
         reader = self._engine_reader
-        return await (reader.run_in_thread(work) if is_slow else reader.run_inline_if_free(work))
+        return await (reader.run_inline_if_short(work) if is_slow else reader.run_inline_if_free(work))
 
     async def read_for_client(self, work: DatabaseWork[T]) -> T:
-        return await self._client_reader.run_in_thread(work)
+        return await self._client_reader.run_inline_if_short(work)
 
     # Change
 

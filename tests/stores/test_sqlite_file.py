@@ -680,7 +680,35 @@ async def test_parked_runs_and_those_of_other_versions_by_the_thousand_do_not_sl
     await store.close()
 
 
-async def test_a_read_that_takes_long_is_interrupted_on_the_event_loop_and_done_in_a_thread(tmp_path: Path):
+async def test_after_a_read_that_waited_for_the_disk_reads_go_to_a_thread_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+    now = 100.0
+    monkeypatch.setattr(connection_worker.time, "perf_counter", lambda: now)
+
+    async def read(wait_s: float) -> threading.Thread:
+        def work(db: Any) -> threading.Thread:
+            nonlocal now
+            now += wait_s
+            return threading.current_thread()
+
+        return await store.read_for_client(work)
+
+    assert await read(connection_worker.MAX_READ_STALL_S * 0.9) is threading.main_thread()
+    assert await read(connection_worker.MAX_READ_STALL_S * 2) is threading.main_thread()
+    assert await read(0) is not threading.main_thread()
+    now += connection_worker.READ_STALL_PAUSE_S
+    assert await read(0) is threading.main_thread()
+    monkeypatch.undo()
+    await store.close()
+
+
+async def test_a_read_that_takes_long_is_interrupted_on_the_event_loop_and_done_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connection_worker, "READ_STALL_PAUSE_S", 0.0)  # a busy machine may take longer for the first
     store = SqliteStore(tmp_path / "runs.db")
     await store.open()
     threads: list[threading.Thread] = []

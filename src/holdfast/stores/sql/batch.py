@@ -78,7 +78,7 @@ def get_plain_record_rows(ops: Sequence[Op]) -> list[Row] | None:
     for op in ops:
         if type(op) is not AppendRecord:
             return None
-        key, record, consumed_signal_id, clear_attempt, reset, used, memory, clear_live_events, _ = op
+        key, record, consumed_signal_id, clear_attempt, reset, used, memory, clear_live_events, _, _ = op
         if clear_attempt or reset or clear_live_events or record.kind is cancel:
             return None
         if consumed_signal_id is not None or used is not None or memory is not None:

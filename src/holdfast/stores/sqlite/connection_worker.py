@@ -7,8 +7,10 @@ Work is a function of the database. There are two ways to do it:
   another process holds the database lock, the work goes to the thread instead.
 - **in the thread**, which waits for locks for up to ``LOCK_TIMEOUT_S``, without blocking the loop.
 
-Reads whose duration nobody knows in advance are tried inline, and interrupted after ``MAX_INLINE_READ_S``: most are
-short, and a thread hop costs more than they do. One that was interrupted starts again in the thread.
+Reads of unknown duration are tried inline, and interrupted after ``MAX_INLINE_READ_S``: most are short, and a thread hop
+costs more than they do. One that was interrupted starts again in the thread. SQLite can be interrupted between two of
+its instructions, but not while it waits for the disk. So after a read that took long nevertheless, reads go to the
+thread for a while.
 
 The connection that writes chooses by measuring: it keeps a moving average of the time that small commits take.
 
@@ -46,6 +48,8 @@ MAX_INLINE_READ_S = 0.001
 """Seconds after which a read is interrupted, and goes to the thread."""
 _CHECK_INTERVAL = 1000
 """Instructions of SQLite between two looks at the clock: some 50 µs."""
+MAX_READ_STALL_S, READ_STALL_PAUSE_S = 0.01, 1.0
+"""Seconds that an inline read may take, and seconds for which reads go to the thread after one that took longer."""
 _AVERAGE_WEIGHT = 0.2
 
 
@@ -62,6 +66,7 @@ class ConnectionWorker:
         self._pid = os.getpid()
         self._is_closed = False
         self._average_commit_s = 0.0
+        self._inline_reads_resume_at = 0.0
         self._is_writer = is_writer
         self._checked_data_version: int | None = None
         """The ``data_version`` at which the schema's version was last checked."""
@@ -91,9 +96,10 @@ class ConnectionWorker:
 
     async def run_inline_if_short(self, work: Work[T]) -> T:
         """Do work that only reads: inline if that is short and no lock is in the way, else in the thread."""
-        if self._lock.acquire(blocking=False):
+        started_at = time.perf_counter()
+        if started_at >= self._inline_reads_resume_at and self._lock.acquire(blocking=False):
             failure: sqlite3.DatabaseError | None = None
-            deadline = time.perf_counter() + MAX_INLINE_READ_S
+            deadline = started_at + MAX_INLINE_READ_S
             self._connection.set_progress_handler(lambda: time.perf_counter() > deadline, _CHECK_INTERVAL)
             self._db.allows_blobs = False
             try:
@@ -106,6 +112,8 @@ class ConnectionWorker:
                 self._db.allows_blobs = True
                 self._connection.set_progress_handler(None, 0)
                 self._lock.release()
+                if (ended_at := time.perf_counter()) - started_at > MAX_READ_STALL_S:
+                    self._inline_reads_resume_at = ended_at + READ_STALL_PAUSE_S
             if failure is not None and not is_busy(failure) and not is_interrupted(failure):
                 raise await asyncio.to_thread(_translate_error, failure, self._path) from failure
         return await self.run_in_thread(work)

@@ -7,9 +7,9 @@ Work is a function of the database. There are two ways to do it:
   another process holds the database lock, the work goes to the thread instead.
 - **in the thread**, which waits for locks for up to ``LOCK_TIMEOUT_S``, without blocking the loop.
 
-Reads of unknown duration are tried inline, and interrupted after ``MAX_INLINE_READ_S``: most are short, and a thread hop
-costs more than they do. One that was interrupted starts again in the thread. SQLite can be interrupted between two of
-its instructions, but not while it waits for the disk. So after a read that took long nevertheless, reads go to the
+Reads of unknown duration are tried inline, and interrupted after ``MAX_INLINE_READ_S``: most are short, and a thread
+hop costs more than they do. One that was interrupted starts again in the thread. SQLite can be interrupted between two
+of its instructions, but not while it waits for the disk. So after a read that took long nevertheless, reads go to the
 thread for a while.
 
 The connection that writes chooses by measuring: it keeps a moving average of the time that small commits take.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import talk
+import peer_protocol
 from absurd_sdk import AsyncAbsurd
 
 WORKER_COUNT = 8
@@ -19,7 +19,7 @@ async def sequence(params: Any, ctx: Any) -> int:
     for number in range(1, params["steps"] + 1):
 
         async def one(number: int = number) -> str:
-            return await talk.one(params["ledger"], number)
+            return await peer_protocol.run_step(params["ledger"], number)
 
         await ctx.step(f"one-{number}", one)
     return params["steps"]
@@ -44,10 +44,10 @@ class Absurd:
             assert done.state == "completed", done
 
     async def start_run(self, ledger: str) -> None:
-        await self._apps[0].spawn("sequence", {"ledger": ledger, "steps": talk.STEP_COUNT})
+        await self._apps[0].spawn("sequence", {"ledger": ledger, "steps": peer_protocol.STEP_COUNT})
 
     async def resume_run(self, ledger: str) -> None:
         raise NotImplementedError
 
 
-talk.serve(Absurd())
+peer_protocol.serve(Absurd())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-import talk
+import peer_protocol
 from dbos import DBOS, SetWorkflowID
 
 
 @DBOS.step()
 async def one(ledger: str, number: int) -> str:
-    return await talk.one(ledger, number)
+    return await peer_protocol.run_step(ledger, number)
 
 
 @DBOS.workflow()
@@ -34,10 +34,10 @@ class Dbos:
 
     async def start_run(self, ledger: str) -> None:
         with SetWorkflowID("crash"):
-            await DBOS.start_workflow_async(sequence, ledger, talk.STEP_COUNT)
+            await DBOS.start_workflow_async(sequence, ledger, peer_protocol.STEP_COUNT)
 
     async def resume_run(self, ledger: str) -> None:
         raise NotImplementedError
 
 
-talk.serve(Dbos())
+peer_protocol.serve(Dbos())

@@ -10,7 +10,7 @@ import itertools
 import warnings
 from typing import Any
 
-import talk
+import peer_protocol
 from gravtory import Gravtory, step
 
 _counter = itertools.count()
@@ -22,7 +22,7 @@ def make_sequence(steps: int) -> type:
     for number in range(1, steps + 1):
 
         async def one(self: Any, ledger: str, _number: int = number) -> str:
-            return await talk.one(ledger, _number)
+            return await peer_protocol.run_step(ledger, _number)
 
         one.__name__ = f"one_{number}"
         methods[one.__name__] = step(number, depends_on=number - 1 or None)(one)
@@ -34,7 +34,7 @@ class GravtoryPeer:
         warnings.simplefilter("ignore")
         self._gravtory = Gravtory(store)
         self._workflows: dict[int, Any] = {}
-        self._get_workflow(talk.STEP_COUNT)
+        self._get_workflow(peer_protocol.STEP_COUNT)
         await self._gravtory.start()
 
     def _get_workflow(self, steps: int) -> Any:
@@ -53,11 +53,11 @@ class GravtoryPeer:
             raise RuntimeError(f"{len(bad)} of {runs} runs failed, the first with: {bad[0]!r:.150}")
 
     async def start_run(self, ledger: str) -> None:
-        run = self._gravtory.run(self._get_workflow(talk.STEP_COUNT), key="crash", ledger=ledger)
+        run = self._gravtory.run(self._get_workflow(peer_protocol.STEP_COUNT), key="crash", ledger=ledger)
         self._started_run = asyncio.ensure_future(run)
 
     async def resume_run(self, ledger: str) -> None:
-        await self._gravtory.run(self._get_workflow(talk.STEP_COUNT), key="crash", ledger=ledger)
+        await self._gravtory.run(self._get_workflow(peer_protocol.STEP_COUNT), key="crash", ledger=ledger)
 
 
-talk.serve(GravtoryPeer())
+peer_protocol.serve(GravtoryPeer())

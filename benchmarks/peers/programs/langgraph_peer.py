@@ -7,7 +7,7 @@ import uuid
 from contextlib import AsyncExitStack
 from typing import Any, TypedDict
 
-import talk
+import peer_protocol
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 
@@ -23,7 +23,7 @@ class State(TypedDict):
 
 @task
 async def one(ledger: str, number: int) -> str:
-    return await talk.one(ledger, number)
+    return await peer_protocol.run_step(ledger, number)
 
 
 def build_functional(checkpointer: Any) -> Any:
@@ -39,7 +39,7 @@ def build_functional(checkpointer: Any) -> Any:
 def build_graph(checkpointer: Any) -> Any:
     async def node(state: State) -> dict[str, Any]:
         number = state["number"] + 1
-        return {"number": number, "output": await talk.one(state["ledger"], number)}
+        return {"number": number, "output": await peer_protocol.run_step(state["ledger"], number)}
 
     builder = StateGraph(State)
     builder.add_node("one", node)
@@ -79,11 +79,11 @@ class LangGraph:
         await asyncio.gather(*[self._invoke(wanted, str(uuid.uuid4()), steps) for _ in range(runs)])
 
     async def start_run(self, ledger: str) -> None:
-        wanted = {"ledger": ledger, "steps": talk.STEP_COUNT, "number": 0, "output": ""}
-        self._started_run = asyncio.create_task(self._invoke(wanted, "crash", talk.STEP_COUNT))
+        wanted = {"ledger": ledger, "steps": peer_protocol.STEP_COUNT, "number": 0, "output": ""}
+        self._started_run = asyncio.create_task(self._invoke(wanted, "crash", peer_protocol.STEP_COUNT))
 
     async def resume_run(self, ledger: str) -> None:
-        await self._invoke(None, "crash", talk.STEP_COUNT)
+        await self._invoke(None, "crash", peer_protocol.STEP_COUNT)
 
 
-talk.serve(LangGraph())
+peer_protocol.serve(LangGraph())

@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
 OUTPUT_BYTES = 200
 """Bytes of a step's output."""
@@ -96,16 +96,16 @@ async def _serve_commands(peer: PeerProgram, answers: TextIO) -> None:
         answers.write(f"{answer}\n")
 
 
-async def _handle_command(peer: Any, words: list[str]) -> str | None:
+async def _handle_command(peer: PeerProgram, words: list[str]) -> str | None:
     match words:
         case ["many", runs, steps]:
             started = time.perf_counter()
-            await peer.many(int(runs), int(steps))
+            await peer.run_many(int(runs), int(steps))
             return str(time.perf_counter() - started)
         case ["begin", ledger]:
-            await peer.begin(ledger)
+            await peer.start_run(ledger)
             return "begun"
         case ["name", ledger]:
-            await peer.name(ledger)
+            await peer.resume_run(ledger)
             return "named"
     return None

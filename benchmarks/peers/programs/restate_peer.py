@@ -14,8 +14,8 @@ import uuid
 from typing import Any
 
 import httpx
+import peer_protocol
 import restate
-import talk
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
@@ -25,7 +25,7 @@ sequence = restate.Service("sequence")
 @sequence.handler()
 async def run(ctx: restate.Context, request: dict[str, Any]) -> int:
     for number in range(1, request["steps"] + 1):
-        await ctx.run_typed("one", talk.one, ledger=request["ledger"], number=number)
+        await ctx.run_typed("one", peer_protocol.run_step, ledger=request["ledger"], number=number)
     return request["steps"]
 
 
@@ -56,7 +56,7 @@ class Restate:
         await asyncio.gather(*[self._call("", steps) for _ in range(runs)])
 
     async def start_run(self, ledger: str) -> None:
-        await self._call(ledger, talk.STEP_COUNT, send=True)
+        await self._call(ledger, peer_protocol.STEP_COUNT, send=True)
 
     async def resume_run(self, ledger: str) -> None:
         raise NotImplementedError
@@ -69,4 +69,4 @@ def _register_service(admin: int, port: int) -> None:
     urllib.request.urlopen(request).close()
 
 
-talk.serve(Restate())
+peer_protocol.serve(Restate())

@@ -9,12 +9,12 @@ import asyncio
 import uuid
 from datetime import timedelta
 
-import talk
+import peer_protocol
 from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-STEP_TIMEOUT = timedelta(seconds=2 * talk.PATIENCE)
+STEP_TIMEOUT = timedelta(seconds=2 * peer_protocol.HELD_STEP_S)
 """How long a step may take."""
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 """Heartbeat timeout of a step that may take long, after which its worker counts as dead."""
@@ -23,10 +23,10 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 @activity.defn
 async def one(ledger: str, number: int) -> str:
     if not ledger:
-        return talk.output(number)
+        return peer_protocol.make_output(number)
     beating = asyncio.create_task(send_heartbeats())
     try:
-        return await talk.one(ledger, number)
+        return await peer_protocol.run_step(ledger, number)
     finally:
         beating.cancel()
 
@@ -76,10 +76,10 @@ class Temporal:
             await handle.result()
 
     async def start_run(self, ledger: str) -> None:
-        await self._start(str(uuid.uuid4()), ledger, talk.STEP_COUNT, wait=False)
+        await self._start(str(uuid.uuid4()), ledger, peer_protocol.STEP_COUNT, wait=False)
 
     async def resume_run(self, ledger: str) -> None:
         raise NotImplementedError
 
 
-talk.serve(Temporal())
+peer_protocol.serve(Temporal())

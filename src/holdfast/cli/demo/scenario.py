@@ -106,7 +106,12 @@ async def _run_demo(out: Console, folder: Path, model: str | None, think_time_s:
     else:
         out.print("The model is a real one, and costs real money.", style="dim")
     out.print("Starting the worker processes …\n", style="dim")
-    environment = {FOLDER_VARIABLE: str(folder), THINK_TIME_VARIABLE: str(think_time_s), MODEL_VARIABLE: model or ""}
+    environment = {
+        FOLDER_VARIABLE: str(folder),
+        THINK_TIME_VARIABLE: str(think_time_s),
+        MODEL_VARIABLE: model or "",
+        "TMPDIR": str(folder),  # a worker that is killed leaves its temporary files
+    }
     workers: list[_Worker] = []
     store = create_store(url)
     await store.open()

@@ -49,7 +49,7 @@ class DeathWatch:
 
     def __init__(self, lock_class: int, now: Callable[[], float] = time.monotonic) -> None:
         self.fleet_size = 2
-        """How many workers there are, from the last poll."""
+        """How many workers there are, counted now and then."""
         self._lock_class = lock_class
         self._now = now
         self.is_leader = False

@@ -64,6 +64,8 @@ _RECHECK_CONNECT_FACTOR = 3
 DECLARE_DEAD_TIMEOUT_S = 0.25
 """Seconds to wait for the rows of a worker that seems to be dead. It may be a process that was suspended while it had
 these rows locked, and every worker that notices would wait until the server ends its session."""
+FLEET_COUNT_INTERVAL_S = 30.0
+"""Seconds between two counts of the workers: see ``death_watch``. A poll must not read a row for each of them."""
 REJOIN_GRACE_S = 5.0
 """Seconds after this process was cut off in which free locks mean nothing. Other processes pause for up to a second
 between two attempts, and an attempt is slow where packets get lost."""
@@ -130,8 +132,6 @@ class PollResult(NamedTuple):
     """The disabled workflows, as one text."""
     is_followed: bool
     """A reader in some process follows runs, perhaps those that are executed here."""
-    worker_count: int
-    """How many workers there are."""
     compatible_from: int
     """The schema version that a Holdfast must know to use this schema."""
     database_time: float
@@ -179,14 +179,15 @@ class WorkerStatements:
             for chosen in (f"{serving} AND id <> %(me)s", self.neighbors)
         )
         self.presumed_dead = f"SELECT {presumed_dead}, {_LEASE_TIME}"
+        self.fleet_size = f"SELECT count(*) FROM ({serving}) w"
         self.poll = (
             f"SELECT {presumed_dead_neighbors}, ({statements.HAS_DUE}), "
             f"EXISTS (SELECT 1 FROM {signals} s CROSS JOIN LATERAL (SELECT 1 FROM {runs} r WHERE r.key = s.run "
             f"AND r.owner + 0 = %(me)s OFFSET 0) r WHERE s.xid >= %(cursor)s::text::xid8) "
             f"OR EXISTS ({statements.REQUESTS.replace('%s', '%(me)s')}), "
             f"(SELECT coalesce(string_agg(workflow, ' ' ORDER BY workflow), '') FROM {disabled_workflows}), "
-            f"NOT {_make_lock_test(FOLLOWER_LOCK_ID)}, (SELECT count(*) FROM ({serving}) w), "
-            f"(SELECT value::int FROM {meta} WHERE name = 'compatible_from'), {_LEASE_TIME}"
+            f"NOT {_make_lock_test(FOLLOWER_LOCK_ID)}, (SELECT value::int FROM {meta} WHERE name = 'compatible_from'), "
+            f"{_LEASE_TIME}"
         )
 
 
@@ -261,6 +262,7 @@ class PgWorkers(Workers):
         """The database's clock at the last check."""
         self._poll_task: asyncio.Task[None] | None = None
         self._death_check: asyncio.Task[None] | None = None
+        self._fleet_counted_at = float("-inf")
 
     def stop_polling(self) -> None:
         """The store is being closed."""
@@ -455,7 +457,8 @@ class PgWorkers(Workers):
         presumed_dead = polled.presumed_dead
         if presumed_dead or me is None or not self._poll_interval_s:  # otherwise only the worker's neighbors matter
             presumed_dead = await self._confirm_presumed_dead(me)
-        self._store.session.death_watch.fleet_size = polled.worker_count
+        if monotonic() - self._fleet_counted_at > FLEET_COUNT_INTERVAL_S:
+            await self._count_fleet()
         self._presumed_dead = presumed_dead or self._presumed_dead  # perhaps another check has found some meanwhile
         self._checked_at = polled.database_time
         self._store.notifier.is_followed = polled.is_followed
@@ -467,6 +470,12 @@ class PgWorkers(Workers):
         ):
             self._disabled_workflows = polled.disabled_workflows
             self._store.report_change()
+
+    async def _count_fleet(self) -> None:
+        [(self._store.session.death_watch.fleet_size,)] = await self._store.read(
+            lambda db: db.query(self.statements.fleet_size)
+        )
+        self._fleet_counted_at = monotonic()
 
     async def _find_presumed_dead(self, me: int | None) -> list[DeathEvidence]:
         values = {"class": self._lock_class, "time": self._store.lease_time, "me": me or 0}

@@ -5,10 +5,10 @@ this schema are held. A lock that was held before and is not any more may be tha
 checks all workers (see ``workers``, which decides). While it is the only worker, it reads rarely; a new worker notifies
 it.
 
-**Everyone else** watches only the leader: it tries to take the leader's lock now and then. Whoever gets it is the next
-leader, and checks all workers at once, since more than one may have died. The more workers there are, the less often
-each of them tries: whatever the size of the fleet, somebody tries every ``TRY_INTERVAL_S`` seconds, also when several
-workers die together with the leader.
+**The other workers** watch only the leader: each tries to take the leader's lock now and then. The one that gets it is
+the next leader, and checks all workers at once, since more than one may have died. The more workers there are, the less
+often each of them tries: whatever the size of the fleet, one of them tries every ``TRY_INTERVAL_S`` seconds, also when
+several workers die together with the leader.
 
 A leader that is suspended (SIGSTOP) keeps its lock and reads nothing. Until it continues, or its connection ends,
 deaths are found by the workers' ordinary polls. All of this only says when to check, and never that a worker is dead.

@@ -7,7 +7,7 @@ without FIFOs, and a full FIFO takes no more.) Neither side ever blocks.
 
 FIFOs are in the system's folder for temporary files, because programs that copy or search folders of data do not expect
 them there. A small file next to the database says where a FIFO is. It is written after the FIFO was opened, so a FIFO
-without a reader belongs to a process that has died, and whoever finds it deletes both.
+without a reader belongs to a process that has died, and the next process that notifies deletes both.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ class WorkerLocks:
         self._connection_worker = connection_worker
         self._lock_class = compute_lock_class(schema)
         self._locked_workers: set[int] = set()
+        self._server_started_at = 0.0
 
     def notify(self, channel: str) -> None:
         """Not used: the world spreads notifications."""
@@ -70,7 +71,12 @@ class WorkerLocks:
         take = f"SELECT pg_advisory_lock(%s::int4, %s::int4), {SERVER_STARTED_AT}"
         [(_, began)] = self.run_blocking(lambda db: db.query(take, (self._lock_class, worker)))
         self._locked_workers.add(worker)
+        self._server_started_at = began
         return began
+
+    def get_lock_server(self, worker: int) -> float | None:
+        """Under which start of the server a worker's lock is held."""
+        return self._server_started_at if worker in self._locked_workers else None
 
     async def unlock_worker(self, worker: int) -> None:
         """Release a worker's lock."""

@@ -122,3 +122,25 @@ async def test_two_stores_work_through_a_pooler(how: str, request: pytest.Fixtur
     assert found == [(0,)], "a lock that is held through a pooler says nothing about its worker"
     for store in stores:
         await store.close()
+
+
+@pytest.mark.asyncio
+async def test_a_pooler_that_is_noticed_while_a_worker_registers_leaves_the_decision_to_its_lease(
+    unrecognized: str, monkeypatch: pytest.MonkeyPatch
+):
+    store = PgStore(unrecognized, poll_interval_s=0.0)
+    await store.open()
+    lock = store.session.lock_worker
+
+    async def lock_and_notice(worker: int) -> float | None:
+        server_started_at = await lock(worker)
+        assert server_started_at is not None
+        await store.session.run(lambda db: db.connection.treat_as_pooled())
+        await store.session.run(lambda db: None)  # the thread has given up the lock before this
+        return server_started_at
+
+    monkeypatch.setattr(store.session, "lock_worker", lock_and_notice)
+    await store.workers.register(new_worker(), 30.0)
+    found = await store.read_for_client(lambda db: db.query("SELECT server_started_at FROM holdfast.workers"))
+    assert found == [(None,)]
+    await store.close()

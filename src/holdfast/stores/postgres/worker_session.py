@@ -158,7 +158,7 @@ class WorkerSession:
             self._wanted_locks.add(worker)
             if worker not in self._held_locks:
                 self._try_lock([worker])
-            return self._server_started_at if worker in self._held_locks else None
+            return self.get_lock_server(worker)
 
         return await self.run(lock)
 
@@ -222,6 +222,10 @@ class WorkerSession:
             pass  # the buffer is full of wake-ups already, or closed
 
     # In the thread
+
+    def get_lock_server(self, worker: int) -> float | None:
+        """The ``SERVER_STARTED_AT`` under which a worker's lock is held; ``None``: it is not. Only for ``run``."""
+        return self._server_started_at if worker in self._held_locks else None
 
     def _run_thread(self) -> None:
         while not self._is_closing:

@@ -292,9 +292,8 @@ class PgWorkers(Workers):
         if worker.is_listener:  # a process elsewhere: there is nothing to lock, and nothing to poll for
             return number
         self._own_workers.add(number)
-        server_started_at = await self._store.session.lock_worker(number)
-        if server_started_at is not None:  # until this is saved, the lease decides
-            await self._store.session.run(lambda db: self.save_server_starts(db, [number], server_started_at))
+        if await self._store.session.lock_worker(number) is not None:  # until this is saved, the lease decides
+            await self._store.session.run(partial(self._save_server_start, number))
         self._store.notifier.notify_new_worker()
         if self._poll_interval_s and self._poll_task is None:
             self._poll_task = asyncio.get_running_loop().create_task(self._poll_forever())
@@ -315,6 +314,11 @@ class PgWorkers(Workers):
         """Release the second lock of a worker."""
         if not db.connection.is_pooled:
             db.query("SELECT pg_advisory_unlock(%s::int4, %s::int4)", (self._lock_class, -worker))
+
+    def _save_server_start(self, worker: int, db: PgDatabase) -> None:
+        """In the session's thread. A pooler may have been detected after the lock was taken: then it says nothing."""
+        if (server_started_at := self._store.session.get_lock_server(worker)) is not None:
+            self.save_server_starts(db, [worker], server_started_at)
 
     def save_server_starts(self, db: Database, workers: Collection[int], server_started_at: float | None) -> None:
         """Save under which start of the server workers hold their locks. ``None``: their leases decide."""

@@ -25,6 +25,7 @@ from benchmarks import (  # noqa: E402
     crash_checks,
     dashboard,
     drivers,
+    floors,
     growth,
     platform_load,
     platform_requests,
@@ -49,6 +50,7 @@ BENCHMARKS = {
     **temporal_benchmarks.BENCHMARKS,
     **dashboard.BENCHMARKS,
     **growth.BENCHMARKS,
+    **floors.BENCHMARKS,
 }
 
 

@@ -17,9 +17,9 @@ PACKAGES: dict[str, list[str]] = {
     "absurd": ["absurd-sdk==0.5.1", "absurdctl==0.5.1"],
     "gravtory": ["gravtory[sqlite,postgres]==1.0.0"],
 }
-"""What each family's environment holds. Holdfast runs in the measuring one."""
+"""The packages in each family's environment. Holdfast runs in the environment of the benchmark."""
 NODE_PACKAGES: dict[str, str] = {"restate": "@restatedev/restate-server@1.7.12"}
-"""What comes from npm."""
+"""Packages from npm."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class Peer:
 _SQLITE_SETTINGS = "WAL, `synchronous=FULL`"
 _POSTGRES_SETTINGS = "`fsync` and `synchronous_commit` on"
 
-_HOLDFAST_ONCE = 'yes: `effect="once"`, and the workflow is told that the outcome is unknown (guide)'
+_HOLDFAST_ONCE = 'yes: `effect="once"`, and the workflow learns that the outcome is unknown (guide)'
 _DBOS_ONCE = "no: steps run at least once (Concurrent Executions); transactions with the same database exactly once"
 _DBOS_TAKEOVER = "needs Conductor, a service (Workflow Recovery)"
-_LANGGRAPH_ONCE = "no: side effects are to be idempotent (Durable Execution)"
-_LANGGRAPH_TAKEOVER = "there are no workers; somebody calls `ainvoke(None)` with the thread's id (Durable Execution)"
-_TEMPORAL_ONCE = "yes: `RetryPolicy(maximum_attempts=1)`, and the workflow is told of the time-out (Retry Policies)"
+_LANGGRAPH_ONCE = "no: side effects must be idempotent (Durable Execution)"
+_LANGGRAPH_TAKEOVER = "there are no workers; a client calls `ainvoke(None)` with the thread's id (Durable Execution)"
+_TEMPORAL_ONCE = "yes: `RetryPolicy(maximum_attempts=1)`, and the workflow learns of the timeout (Retry Policies)"
 _LOCAL_ONCE = "no: local activities run again with their workflow task (Local Activity)"
 _RESTATE_ONCE = "no: attempts “may be higher than the provided value” (RetryPolicy.maxAttempts)"
 _ABSURD_ONCE = "no: only a whole task has attempts (Concepts)"
-_GRAVTORY_ONCE = "no: there is nothing to say so with (README)"
+_GRAVTORY_ONCE = "no: it has no such option (README)"
 _GRAVTORY_TAKEOVER = "it resumes runs only when a process starts"
 
 _DBOS_SETTINGS = "the default `executor_id` for all (with one for each, it recovers only its own: Workflow Recovery)"
@@ -107,7 +107,7 @@ PEERS = [
         "Absurd, Postgres",
         "absurd",
         "postgres",
-        f"{_POSTGRES_SETTINGS}; 8 workers that look every 20 ms (default 250), leases of 120 s (default)",
+        f"{_POSTGRES_SETTINGS}; 8 workers that poll every 20 ms (default 250), leases of 120 s (default)",
         _ABSURD_ONCE,
     ),
     Peer(

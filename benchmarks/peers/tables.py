@@ -7,7 +7,7 @@ from benchmarks.peers.programs.peer_protocol import HELD_STEP
 
 EMPTY_CELL = "–"
 BEGIN_MARK, END_MARK = "<!-- peers: python -m benchmarks.peers --render -->\n\n", "\n<!-- end -->"
-"""Between these, a page holds the tables."""
+"""The tables of a page are between these."""
 
 
 def insert_tables(page: str, tables: str) -> str:
@@ -15,12 +15,12 @@ def insert_tables(page: str, tables: str) -> str:
     before, begin, rest = page.partition(BEGIN_MARK)
     _, end, after = rest.partition(END_MARK)
     if not end:
-        raise ValueError(f"the page has no place for the tables, between {BEGIN_MARK.strip()} and {END_MARK.strip()}")
+        raise ValueError(f"the page has no tables between {BEGIN_MARK.strip()} and {END_MARK.strip()}")
     return before + begin + tables + end + after
 
 
 def render_report(report: PeerReport) -> str:
-    """Where it was measured, the tables, and what could not be measured."""
+    """The machine and versions, the tables, and what could not be measured."""
     blocks = [_render_head(report), _render_rates(report), _render_crashes(report), _render_documented(report)]
     missing = _render_missing(report)
     return "\n\n".join([*blocks, missing] if missing else blocks) + "\n"
@@ -30,11 +30,11 @@ def render_summary(report: PeerReport) -> str:
     """What matters most, in one table."""
     head = [
         "",
-        f"{report.sequential_step_count} steps of one run, a second",
-        f"{report.concurrent_run_count} runs × {STEPS_EACH} steps, steps a second",
-        "killed in step 9 of 12: runs again",
-        "goes on",
-        "a second process beside a living one repeats",
+        f"{report.sequential_step_count} steps in one run, steps/s",
+        f"{report.concurrent_run_count} runs × {STEPS_EACH} steps, steps/s",
+        "killed in step 9 of 12: steps that run again",
+        "continues",
+        "steps that a second live process repeats",
     ]
     rows = [
         [
@@ -53,12 +53,12 @@ def render_summary(report: PeerReport) -> str:
 
 def _render_head(report: PeerReport) -> str:
     bares = {"SQLite": report.sqlite_baseline, "Postgres": report.postgres_baseline}
-    told = " and ".join(f"{rate:,.0f} commits/s on {name}" for name, rate in bares.items() if rate)
+    rates = " and ".join(f"{rate:,.0f} commits/s on {name}" for name, rate in bares.items() if rate)
     versions = "; ".join(dict.fromkeys(one.versions for one in report.peers))
     return (
         f"{report.core_count} cores, Python {report.python}, medians of {report.round_count} rounds "
         f"({report.crash_round_count} of each "
-        f"crash). Bare: {told or 'not measured'}.\n"
+        f"crash). Bare: {rates or 'not measured'}.\n"
         f"Versions: {versions}."
     )
 
@@ -66,9 +66,9 @@ def _render_head(report: PeerReport) -> str:
 def _render_rates(report: PeerReport) -> str:
     head = [
         "",
-        f"{report.sequential_step_count} steps of one run, steps/s",
+        f"{report.sequential_step_count} steps in one run, steps/s",
         f"{report.concurrent_run_count} runs × {STEPS_EACH} steps, steps/s",
-        "bytes a step",
+        "bytes per step",
     ]
     rows = [
         [one.title, _format_rate(one, one.sequential), _format_rate(one, one.concurrent), _format_bytes(one)]
@@ -81,17 +81,17 @@ def _render_rates(report: PeerReport) -> str:
 def _render_crashes(report: PeerReport) -> str:
     head = [
         "",
-        "ran again",
-        "goes on by itself",
-        "restarted, s",
-        "taken over, s",
-        "ran beside the living process",
+        "steps that ran again",
+        "continues by itself",
+        "restart, s",
+        "takeover, s",
+        "steps that a second live process repeats",
     ]
     rows = [
         [
             one.title,
             _format_repeated(one),
-            "no: the run is named" if one.needs_explicit_resume else _format_unattended(one),
+            "no: a client must name the run" if one.needs_explicit_resume else _format_unattended(one),
             _format_seconds(one, "restart", one.restart),
             EMPTY_CELL if one.no_takeover_reason else _format_seconds(one, "takeover", one.takeover),
             _format_missing(one, "beside") if one.overlap_repeats is None else _format_steps(one.overlap_repeats),
@@ -113,7 +113,7 @@ def _render_documented(report: PeerReport) -> str:
         for one in report.peers
         if "installed" not in one.failures
     ]
-    head = ["", "settings", "a running process takes over", "a step can be told not to be repeated"]
+    head = ["", "settings", "a running process takes over", "a step can be declared non-repeatable"]
     return _render_table(head, rows)
 
 
@@ -150,7 +150,7 @@ def _format_repeated(one: PeerFigures) -> str:
 
 
 def _format_steps(numbers: list[int]) -> str:
-    """Numbers as a sentence has them; the one in flight is no surprise."""
+    """Step numbers in words. Only the step in flight may run again."""
     if not numbers:
         return "none"
     if numbers == [HELD_STEP]:
@@ -167,9 +167,9 @@ def _format_unattended(one: PeerFigures) -> str:
 
 
 def _format_recovery(one: PeerFigures) -> str:
-    """What has to happen for it, and how long that took."""
+    """What makes the run continue, and how long that took."""
     if one.needs_explicit_resume:
-        return "when somebody names the run"
+        return "when a client names the run"
     if one.no_takeover_reason:
         return "when a process starts" if _format_unattended(one) == "yes" else _format_unattended(one)
     took = _format_seconds(one, "takeover", one.takeover)

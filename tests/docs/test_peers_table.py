@@ -62,7 +62,7 @@ def test_a_crash_is_described_by_what_ran_again_and_what_continued() -> None:
     )
     output = render_report(report(lucky, named, lost))
     assert "| Other, SQLite | the one in flight (9) | yes | 1.2 | 0.04 | none |" in output
-    assert "| Named | 7 to 9 | no: the run is named | 2.0 | – | – |" in output
+    assert "| Named | 7 to 9 | no: a client must name the run | 2.0 | – | – |" in output
     assert "| Lost | none | no | never | never | 9, 10 |" in output
 
 
@@ -78,7 +78,7 @@ def test_the_short_description_of_a_crash_is_what_it_takes_to_continue() -> None
     output = render_summary(report(lucky, started, named, lost))
     assert "| Other, SQLite | – | – | the one in flight (9) | by itself, 0.04 s | none |" in output
     assert "| Started | – | – | the one in flight (9) | when a process starts | the one in flight (9) |" in output
-    assert "| Named | – | – | 7 to 9 | when somebody names the run | – |" in output
+    assert "| Named | – | – | 7 to 9 | when a client names the run | – |" in output
     assert "| Lost | – | – | none | never | none |" in output
 
 

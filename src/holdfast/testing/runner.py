@@ -57,8 +57,8 @@ class Runner(RunnerSetup):
     Args:
         model: replaces every model, in agents and in ``@llm_step``: a ``ScriptedModel``, or any model object of
             pydantic-ai.
-        max_pairs: maximum number of schedules with two crashes that ``crash_everywhere`` tries, after all schedules
-            with one.
+        max_pairs: maximum number of schedules with two crashes that ``crash_everywhere`` tries, after all others.
+            Default: 100, and fewer for a long run.
         replay_processes: number of new Python processes in which ``crash_everywhere`` replays the journal.
         compare_results: whether ``crash_everywhere`` compares every result with the one of the run without a crash.
         only: the one schedule that ``crash_everywhere`` tries, as printed by a failure.
@@ -68,7 +68,7 @@ class Runner(RunnerSetup):
         self,
         *,
         model: Model | None = None,
-        max_pairs: int = 100,
+        max_pairs: int | None = None,
         replay_processes: int = 3,
         compare_results: bool = True,
         only: str | None = None,

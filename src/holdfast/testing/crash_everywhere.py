@@ -180,7 +180,7 @@ class CrashCheck:
             try:
                 self._raise_difference(comparison)
             except CrashSafetyError as error:
-                raise await self._shorten(reference, error) from None
+                raise await self._shorten(error, reference) from None
         complete_count = 0
         for schedule in self._choose_pairs([located.point for located in points]):
             trial = await self._run_trial(schedule)
@@ -221,30 +221,33 @@ class CrashCheck:
             try:
                 self._raise_first_violation(trial, *_SINGLE_RUN_RULES)
             except CrashSafetyError as error:
-                raise await self._shorten(reference, error) from None
+                raise await self._shorten(error) from None
             comparisons.append(self._compare(reference, trial))
             if len(trial.schedule) > 1:
                 # A point that is not reached holds up the ones after it. It may be reached alone.
                 pending += [left for left in (trial.unreached[:1], trial.unreached[1:]) if left]
         return comparisons
 
-    async def _shorten(self, reference: Trial, error: CrashSafetyError) -> CrashSafetyError:
-        """The same failure, or another one, with as few crashes as possible."""
-        candidates = _list_halves(error.schedule)
-        while candidates:
-            found = await self._find_violation(reference, candidates.pop(0))
-            if found is not None:
-                error, candidates = found, _list_halves(found.schedule)
-        for point in error.schedule if len(error.schedule) > 1 else ():
-            rest = tuple(other for other in error.schedule if other is not point)
-            error = await self._find_violation(reference, rest) or error
+    async def _shorten(self, error: CrashSafetyError, reference: Trial | None = None) -> CrashSafetyError:
+        """The same failure, or another one, with as few crashes as possible.
+
+        Without a reference, differences from it are no failures: it is not known yet whether they need a crash.
+        """
+        size = len(error.schedule) // 2
+        while size:  # leave out parts of the schedule, the last ones first, then smaller ones
+            for end in range(len(error.schedule), 0, -size):
+                rest = error.schedule[: max(0, end - size)] + error.schedule[end:]
+                if rest and (found := await self._find_violation(rest, reference)) is not None:
+                    error = found
+            size //= 2
         return error
 
-    async def _find_violation(self, reference: Trial, schedule: Schedule) -> CrashSafetyError | None:
+    async def _find_violation(self, schedule: Schedule, reference: Trial | None) -> CrashSafetyError | None:
         trial = await self._run_trial(schedule)
         try:
             self._raise_first_violation(trial, *_SINGLE_RUN_RULES)
-            self._raise_difference(self._compare(reference, trial))
+            if reference is not None:
+                self._raise_difference(self._compare(reference, trial))
         except CrashSafetyError as error:
             return error
         return None
@@ -393,8 +396,3 @@ async def _call_each(calls: Sequence[Callable[..., Awaitable[None] | None]], *ar
         outcome = call(*args)
         if inspect.isawaitable(outcome):
             await outcome
-
-
-def _list_halves(schedule: Schedule) -> list[Schedule]:
-    middle = len(schedule) // 2
-    return [schedule[:middle], schedule[middle:]] if middle else []

@@ -106,7 +106,7 @@ def _choose_alone(points: Sequence[LocatedPoint]) -> set[int]:
         last[located.place] = at
     size = get_sample_size(len(points))
     chosen = set(_sample_evenly(sorted({*first.values(), *last.values()}), size))
-    chosen.update(_sample_evenly(range(len(points)), size - len(chosen)))
+    chosen.update(_sample_evenly([at for at in range(len(points)) if at not in chosen], size - len(chosen)))
     return chosen | {at for at, located in enumerate(points) if located.must_be_alone}
 
 

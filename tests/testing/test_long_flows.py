@@ -63,7 +63,7 @@ def test_a_long_run_has_every_point_in_one_schedule(count: int) -> None:
     assert plan == make_crash_plan(points), "the same schedules every time"
 
 
-def test_the_crashes_of_a_series_are_in_order_and_far_apart() -> None:
+def test_the_crashes_of_a_series_are_in_order_and_spread_over_the_run() -> None:
     points = locate_steps(1000)
     order = {located.point: at for at, located in enumerate(points)}
     plan = make_crash_plan(points)

@@ -9,8 +9,8 @@ What a point shows alone, it also shows in a series, because every process of a 
 it and end with the same result, with one exception: another crash of the same series may hide it, if it undoes in the
 outside world what the first one did. Therefore:
 
-- A series has about the square root of the number of points, and its points are far apart: one at random from each
-  section of the run. The random numbers are always the same, so every check of a run tries the same schedules.
+- The number of crashes in a series is about the square root of the number of points. They are spread over the run: one
+  at random from each section. The random numbers are always the same, so every check of a run tries the same schedules.
 - A sample of the points is tried alone instead: for each kind of event, step name, and phase the first and the last,
   and then evenly.
 - A crash in a ``once`` step leaves its outcome unknown, and the run may take another path. These points are always

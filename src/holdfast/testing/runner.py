@@ -235,8 +235,9 @@ class Runner(RunnerSetup):
         return await list_events(self._world.store, run_id, after)
 
     async def crash_everywhere(self, workflow: Workflow[..., Any], /, *args: Any, **kwargs: Any) -> CrashReport:
-        """Run the workflow once for every point where it can crash, and check that nothing is lost or repeated.
+        """Run the workflow with a crash at every point where it can crash, and check that nothing is lost or repeated.
 
+        A short workflow is run once for each point; the points of a long one share runs (see ``crash_schedules``).
         Every trial has its own store and clock, and the mocks and answers of this runner. Steps really run in every
         trial: use ``before_each`` to reset what they change outside. Raises ``CrashSafetyError``, an
         ``AssertionError`` with the shortest schedule that breaks a promise, the cause, and how to reproduce it.

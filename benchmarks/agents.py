@@ -38,7 +38,7 @@ async def measure_concurrent(folder: Path, rounds: int) -> list[Measurement]:
         for process_count, found in ((1, alone), (2, shared)):
             url = f"sqlite:///{folder / f'{process_count}-{number}.db'}"
             arguments = (url, str(count // process_count), str(turns))
-            took = time_in_processes("benchmarks.agent_workloads", process_count, *arguments)
+            took = time_in_processes("benchmarks.agent_workloads", [arguments] * process_count)
             found.append(count * turns / took)
     bares = f"bare {median(theirs):,.0f} commits/s: "
     return [

@@ -8,6 +8,7 @@ HOLDFAST_BENCHMARK_FACTOR sets another factor than 1,000.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import secrets
@@ -20,9 +21,11 @@ from typing import Any
 
 from benchmarks.drivers import run_server
 from benchmarks.sqlite_benchmarks import Measurement
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import ApprovalFilter
 from holdfast.stores.contract import RunFilter, Store
+from holdfast.stores.operations import AppendRecord, FinishRun, SendSignal
 from holdfast.stores.retention import PRUNE_START, PruneRequest
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.workers import NewWorker
@@ -413,6 +416,35 @@ async def measure_signals(folder: Path, rounds: int) -> list[Measurement]:
     return await measure_growth(folder, "a look for signals, others have many", 10, fill, look)
 
 
+# Waking one of many parked runs
+
+
+async def _fill_parked(counted: CountedStore, count: int) -> None:
+    await counted.store.workers.register(NewWorker("a", "host", 1), 1e9)
+    rows = (make_run_row(key, state="waiting", finished_at=None, waits_for="signal go") for key in range(1, count + 1))
+    await counted.insert_rows("runs", _RUN_COLUMNS, rows)
+
+
+async def measure_parked(folder: Path, rounds: int) -> list[Measurement]:
+    """Everything that a store does from a signal to the end of a parked run."""
+    numbers = itertools.count(7)
+
+    async def wake(store: Store) -> None:
+        now, claims, workflows = store.now(), store.claims, ("flow",)
+        await store.commit([SendSignal(f"run-{next(numbers)}", "go", b"1", None, now)])
+        await claims.get_next_wake_at(workflows=workflows, queues=None)
+        [run] = await claims.claim(1, workflows=workflows, queues=None, limit=64)
+        [history] = await store.get_histories([run.key])
+        await claims.get_next_wake_at(workflows=workflows, queues=None)
+        await claims.get_new_signals(1, 0)
+        await claims.get_run_requests(1)
+        record = Record(0, RecordKind.SIGNAL, 0, "go", True, b"1", now, worker=1, epoch=run.epoch)
+        await store.commit([AppendRecord(run.key, record, history.signals[0].id, reset_delivery_count=True)])
+        await store.commit([FinishRun(run.key, run.epoch, RunState.COMPLETED, b"1", None, now)])
+
+    return await measure_growth(folder, "waking a parked run", 100, _fill_parked, wake)
+
+
 # A fleet, and the locks of everything else on the server
 
 
@@ -523,6 +555,7 @@ BENCHMARKS = {
     "growth-listing": measure_listing,
     "growth-daily-runs": measure_daily_runs,
     "growth-signals": measure_signals,
+    "growth-parked": measure_parked,
     "growth-fleet": measure_fleet,
     "growth-temporal": measure_temporal,
 }

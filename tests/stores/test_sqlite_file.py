@@ -42,7 +42,7 @@ from holdfast.errors import (
     StoreSchemaError,
     StoreUnavailable,
 )
-from holdfast.stores.contract import RunFilter
+from holdfast.stores.contract import History, RunFilter
 from holdfast.stores.operations import StartRun
 from holdfast.stores.sql import blobs
 from holdfast.stores.sql.schema import BASELINE_VERSION, MIGRATIONS, Migration, latest_version
@@ -753,3 +753,18 @@ async def test_large_values_are_unpacked_in_a_thread(tmp_path: Path, monkeypatch
     assert unpacked_in
     assert threading.main_thread() not in unpacked_in
     await store.close()
+
+
+async def test_a_read_that_is_interrupted_leaves_no_transaction(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection_worker, "MAX_INLINE_READ_S", -1.0)
+    # SQLite counts the instructions of all executions of a statement, so BEGIN and ROLLBACK are interrupted, too.
+    monkeypatch.setattr(connection_worker, "_CHECK_INTERVAL", 7)
+    store = SqliteStore(path)
+    await store.open()
+    try:
+        for _ in range(100):
+            assert await store.get_histories([1, 2]) == [History([], {}, [], {})] * 2
+            assert not store._engine_reader._connection.in_transaction
+            assert await store.get_run("unknown") is None
+    finally:
+        await store.close()

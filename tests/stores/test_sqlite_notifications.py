@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -151,6 +152,52 @@ async def test_a_fifo_that_a_killed_process_has_left_is_deleted(
     await start_run(store)
     assert list_fifos(store) == []
     await store.close()
+
+
+def make_older(fifo: Path) -> None:
+    hour_ago = time.time() - 3600
+    os.utime(fifo, (hour_ago, hour_ago))
+
+
+async def test_a_fifo_that_a_killed_process_has_left_is_deleted_although_its_store_was_deleted(
+    listener_process: subprocess.Popen[str], tmp_path: Path, fifo_folder: Path
+):
+    [left] = fifo_folder.glob("*/fifo")
+    listener_process.send_signal(os_signal.SIGKILL)
+    listener_process.wait()
+    for file in [*tmp_path.glob("runs.db-workers/*"), *tmp_path.glob("runs.db*")]:
+        file.rmdir() if file.is_dir() else file.unlink()
+    listener = ChangeListener(tmp_path / "other.db-workers")
+    listener._open()
+    assert left.exists(), "a process may be about to open it"
+    listener.close()
+    make_older(left)
+    listener._open()
+    assert not left.parent.exists()
+    listener.close()
+    assert list(fifo_folder.iterdir()) == []
+
+
+async def test_only_fifos_of_dead_processes_are_deleted(
+    listener_process: subprocess.Popen[str], tmp_path: Path, fifo_folder: Path
+):
+    [live] = fifo_folder.glob("*/fifo")
+    plain, link, other = (fifo_folder / f"holdfast-{name}" for name in ("plain", "link", "other"))
+    for folder in (plain, other):
+        folder.mkdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    link.symlink_to(outside)
+    (plain / "fifo").touch()
+    os.mkfifo(outside / "fifo")
+    os.mkfifo(other / "other")
+    for path in (live, plain / "fifo", outside / "fifo", other / "other"):
+        make_older(path)
+    listener = ChangeListener(tmp_path / "other.db-workers")
+    listener._open()
+    listener.close()
+    for path in (live, plain / "fifo", outside / "fifo", other / "other"):
+        assert path.exists()
 
 
 @pytest.mark.usefixtures("never_polled")

@@ -12,8 +12,8 @@ import unsafe_flows
 
 from holdfast import StepOutcomeUnknown, UsageError, current_step, step, wait_for_signal, workflow
 from holdfast.testing import CrashSafetyError, CrashSafetyWarning, Runner, RunResult
-from holdfast.testing.crash_everywhere import _choose_pairs
 from holdfast.testing.crash_points import CrashPoint, RunEvent, parse_schedule
+from holdfast.testing.crash_schedules import choose_pairs
 
 did: list[Any] = []
 
@@ -103,12 +103,12 @@ def test_the_process_dies_before_during_and_after_every_record() -> None:
 
 def test_pairs_of_crashes_are_pairs() -> None:
     points = [CrashPoint(moment, "step", number) for number in (1, 2) for moment in ("before", "during", "after")]
-    pairs = _choose_pairs(points, 1000)
+    pairs = choose_pairs(points, 1000)
     assert len(pairs) == len(set(pairs))
     assert (points[1], points[1]) in pairs
     assert (points[2], points[2]) not in pairs  # nobody dies twice after the same record
     assert (points[0], points[5]) in pairs
-    assert len(_choose_pairs(points, 5)) == 5
+    assert len(choose_pairs(points, 5)) == 5
     assert Runner(replay_processes=0, max_pairs=0).crash_everywhere_sync(looking, 1).pair_count == 0
     runner = here(max_pairs=40)
     runner.answer_signal("go", "home")

@@ -1,9 +1,9 @@
 """``crash_everywhere``: runs a workflow once for every point where its process can crash, and checks the promises.
 
 The first run has no crash. This *reference* shows which events there are and what the result should be. Then the
-workflow runs once for each *schedule* (one crash at each point, then pairs of crashes), each time to its end on a new
-store. Child runs count: their events are crash points, too, and they must keep the same rules. Every such *trial* must
-keep these rules (see ``crash_rules``):
+workflow runs once for each *schedule*, each time to its end on a new store: one crash at each point, then pairs of
+crashes. In a long run, many points share a schedule (see ``crash_schedules``). Child runs count: their events are crash
+points, too, and they must keep the same rules. Every such *trial* must keep these rules (see ``crash_rules``):
 
 - A recorded step never runs again, and a ``once`` step runs at most once. The same holds for compensations.
 - Every process issues the same commands as the reference, with the same encoded arguments, as long as both have seen
@@ -24,7 +24,6 @@ import inspect
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.authoring.registry import get_definition
@@ -33,8 +32,17 @@ from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 from holdfast.services.journal_files import export_run
 from holdfast.testing import crash_rules
-from holdfast.testing.crash_points import EXECUTED_KINDS, CrashPoint
+from holdfast.testing.crash_points import CrashPoint
 from holdfast.testing.crash_rules import ObservedRun, Trial
+from holdfast.testing.crash_schedules import (
+    CrashPlan,
+    Schedule,
+    choose_pairs,
+    format_schedule,
+    get_sample_size,
+    list_crash_points,
+    make_crash_plan,
+)
 from holdfast.testing.heap_shuffle import shuffle_heap
 from holdfast.testing.journal_replay import replay
 from holdfast.testing.nondeterminism_causes import CauseFinder
@@ -46,7 +54,10 @@ from holdfast.testing.violations import CrashSafetyError, Violation
 if TYPE_CHECKING:
     from holdfast.testing.runner import Runner
 
-MAX_PROCESSES = 20
+MAX_PAIRS = 100
+"""Default for the number of pairs of crashes; see ``get_sample_size`` for a long run."""
+MAX_EXTRA_PROCESSES = 20
+"""A trial that crashes this many times more than scheduled has no end."""
 MAX_REPLAYS_PER_JOURNAL = 5
 """Most trials leave the same journal, and each of them has already replayed a part of it."""
 
@@ -61,7 +72,7 @@ AfterEach = Callable[[RunResult], Awaitable[None] | None]
 class CrashCheckSettings:
     """The runner's settings for ``crash_everywhere``."""
 
-    max_pairs: int
+    max_pairs: int | None
     replay_processes: int
     compare_results: bool
     only: Sequence[CrashPoint] | None
@@ -79,7 +90,7 @@ class Difference(NamedTuple):
 class Comparison(NamedTuple):
     """A trial next to the reference. It keeps as little of the trial as possible, because there are many of them."""
 
-    schedule: tuple[CrashPoint, ...]
+    schedule: Schedule
     is_control: bool
     command_difference: Difference | None
     journals_to_replay: list[ObservedRun]
@@ -101,16 +112,23 @@ class CrashReport:
     result: RunResult
     """The result of the run without a crash."""
     point_count: int
-    """Number of schedules with one crash."""
+    """Number of points where the process crashed."""
     pair_count: int
     """Number of schedules with two crashes."""
     process_count: int
     """Number of new Python processes that replayed the journal."""
+    series_count: int = 0
+    """Number of schedules with many crashes."""
+    series_point_count: int = 0
+    """Number of points that were tried in these, and not alone."""
 
     def __str__(self) -> str:
+        single = f"{self.point_count - self.series_point_count} single crashes"
+        if self.series_count:
+            single += f", {self.series_point_count} crashes in {self.series_count} series"
         return (
-            f"workflow {self.workflow!r} survived {self.point_count} single crashes, {self.pair_count} pairs of "
-            f"crashes, and replay in {self.process_count} other Python processes"
+            f"workflow {self.workflow!r} survived {single}, {self.pair_count} pairs of crashes, and replay in "
+            f"{self.process_count} other Python processes"
         )
 
 
@@ -143,24 +161,30 @@ class CrashCheck:
         for seen in reference.runs.values():
             self._cause_finder.add_workflow(get_definition(seen.trace.workflow, seen.trace.version).function)
         self._raise_first_violation(reference, crash_rules.find_forbidden_code)
-        points = [tuple(only)] if only is not None else [(point,) for point in _list_crash_points(reference)]
+        points = list_crash_points(reference.event_log)
+        plan = make_crash_plan(points) if only is None else CrashPlan([tuple(only)], [])
         # Single crashes first, in the order of the run's events, so that the first schedule to fail is the shortest. A
         # difference from the reference is reported later: it may need no crash, and is then reported as such. Code runs
         # again only then, too: what it remembers of a replay must not show in a trial.
         comparisons: list[Comparison] = []
         is_complete = True
-        for schedule in points:
+        for schedule in plan.alone:
             trial = await self._run_trial(schedule)
             self._raise_first_violation(trial, *_SINGLE_RUN_RULES)
             is_complete = trial.is_complete
             comparisons.append(self._compare(reference, trial))
+        comparisons += await self._run_series(reference, plan.series)
         self._raise_first_violation(reference, self._find_replay_difference)
         control = replace(await self._run_trial(()), is_control=True)
         for comparison in [self._compare(reference, control), *comparisons]:
-            self._raise_difference(comparison)
-        doubles = [] if only is not None else _choose_pairs([point for (point,) in points], self._settings.max_pairs)
+            try:
+                self._raise_difference(comparison)
+            except CrashSafetyError as error:
+                if only is not None:
+                    raise
+                raise await self._shorten(error, reference) from None
         complete_count = 0
-        for schedule in doubles:
+        for schedule in self._choose_pairs([located.point for located in points]):
             trial = await self._run_trial(schedule)
             complete_count += trial.is_complete
             self._raise_first_violation(trial, *_SINGLE_RUN_RULES)
@@ -168,10 +192,67 @@ class CrashCheck:
         processes = await self._replay_in_subprocesses(reference)
         if only is not None and not is_complete:
             raise UsageError(
-                f"the schedule {_format_schedule(only)!r} breaks nothing: the run never reached all of it. Its points "
-                f"are: {_format_schedule(_list_crash_points(reference))}"
+                f"the schedule {format_schedule(only)!r} breaks nothing: the run never reached all of it. Its points "
+                f"are: {format_schedule(located.point for located in points)}"
             )
-        return CrashReport(self._workflow.name, reference.result, len(points), complete_count, processes)
+        series_point_count = sum(map(len, plan.series))
+        return CrashReport(
+            workflow=self._workflow.name,
+            result=reference.result,
+            point_count=len(plan.alone) + series_point_count,
+            pair_count=complete_count,
+            process_count=processes,
+            series_count=len(plan.series),
+            series_point_count=series_point_count,
+        )
+
+    def _choose_pairs(self, points: Sequence[CrashPoint]) -> list[Schedule]:
+        if self._settings.only is not None:
+            return []
+        max_pairs = self._settings.max_pairs
+        return choose_pairs(points, min(MAX_PAIRS, get_sample_size(len(points))) if max_pairs is None else max_pairs)
+
+    # Series
+
+    async def _run_series(self, reference: Trial, series: Iterable[Schedule]) -> list[Comparison]:
+        __tracebackhide__ = True
+        comparisons: list[Comparison] = []
+        pending = deque(series)
+        while pending:
+            trial = await self._run_trial(pending.popleft())
+            try:
+                self._raise_first_violation(trial, *_SINGLE_RUN_RULES)
+            except CrashSafetyError as error:
+                raise await self._shorten(error) from None
+            comparisons.append(self._compare(reference, trial))
+            if len(trial.schedule) > 1:
+                # A point that is not reached holds up the ones after it. It may be reached alone.
+                pending += [left for left in (trial.unreached[:1], trial.unreached[1:]) if left]
+        return comparisons
+
+    async def _shorten(self, error: CrashSafetyError, reference: Trial | None = None) -> CrashSafetyError:
+        """The same failure, or another one, with as few crashes as possible.
+
+        Without a reference, differences from it are no failures: it is not known yet whether they need a crash.
+        """
+        size = len(error.schedule) // 2
+        while size:  # leave out parts of the schedule, the last ones first, then smaller ones
+            for end in range(len(error.schedule), 0, -size):
+                rest = error.schedule[: max(0, end - size)] + error.schedule[end:]
+                if rest and (found := await self._find_violation(rest, reference)) is not None:
+                    error = found
+            size //= 2
+        return error
+
+    async def _find_violation(self, schedule: Schedule, reference: Trial | None) -> CrashSafetyError | None:
+        trial = await self._run_trial(schedule)
+        try:
+            self._raise_first_violation(trial, *_SINGLE_RUN_RULES)
+            if reference is not None:
+                self._raise_difference(self._compare(reference, trial))
+        except CrashSafetyError as error:
+            return error
+        return None
 
     # Trials
 
@@ -185,8 +266,10 @@ class CrashCheck:
         process_count = 1
         while result.has_crashed:
             process_count += 1
-            if process_count > MAX_PROCESSES:
-                raise UsageError(f"run {result.run_id!r} crashed {MAX_PROCESSES} times")
+            if process_count > len(schedule) + MAX_EXTRA_PROCESSES:
+                raise UsageError(f"run {result.run_id!r} crashed {process_count - 1} times")
+            if len(schedule) > 2:
+                world.store.forget_worker_deaths()  # the crashes are not the run's fault
             shuffle_heap(process_count)
             if await world.store.get_run(result.run_id) is None:  # the process crashed before it stored the run
                 result = await runner.run(self._workflow, *self._args, **self._kwargs)
@@ -204,15 +287,20 @@ class CrashCheck:
                 advice = "set the answer with `runner.answer_approval(question, answer)`"
             reason = f"waits for {waiting.waits_for}, which the test does not send"
             raise UsageError(f"run {waiting.id!r} {reason}: {advice}")
-        await _call_each(self._settings.after_each, result)
+        try:
+            await _call_each(self._settings.after_each, result)
+        except Exception as error:
+            if schedule:
+                error.add_note(f"crash_everywhere tried this schedule: {format_schedule(schedule)}")
+            raise
         return trial
 
-    async def _collect_trial(self, world: World, result: RunResult, schedule: tuple[CrashPoint, ...]) -> Trial:
+    async def _collect_trial(self, world: World, result: RunResult, schedule: Schedule) -> Trial:
         runs = {
             trace.run_id: ObservedRun(await export_run(world.store, trace.run_id), trace)
             for trace in world.list_run_tree(result.run_id)
         }
-        return Trial(schedule, result, runs, world.event_log, not (world.crash_points or world.later_crash_points))
+        return Trial(schedule, result, runs, world.event_log, (*world.crash_points, *world.later_crash_points))
 
     # Rules
 
@@ -236,6 +324,8 @@ class CrashCheck:
             found = crash_rules.find_result_difference(reference, trial)
             result_difference = None if found is None else Difference(*found)
         journals = [seen for seen in trial.started_runs if self._is_worth_replaying(seen)]
+        for seen in journals:
+            del seen.trace.traced_executions[:-1]  # a replay is compared with the last one
         return Comparison(trial.schedule, trial.is_control, command_difference, journals, result_difference)
 
     def _is_worth_replaying(self, observed: ObservedRun) -> bool:
@@ -284,7 +374,7 @@ class CrashCheck:
         self,
         violation: Violation,
         observed: ObservedRun,
-        schedule: tuple[CrashPoint, ...],
+        schedule: Schedule,
         *,
         is_control: bool = False,
     ) -> None:
@@ -308,39 +398,3 @@ async def _call_each(calls: Sequence[Callable[..., Awaitable[None] | None]], *ar
         outcome = call(*args)
         if inspect.isawaitable(outcome):
             await outcome
-
-
-def _list_crash_points(reference: Trial) -> list[CrashPoint]:
-    """Every point where the process of this run could have crashed, in the order of events."""
-    points: list[CrashPoint] = []
-    for trace, event in reference.event_log:
-        run_id = trace.run_id if trace.parent else ""
-        if event.kind in EXECUTED_KINDS:
-            # The beginning of a step is not an event of its own; its place in the order does not matter.
-            points += [CrashPoint.from_event(moment, event, run_id) for moment in ("before", "during", "after")]
-        elif event.kind == "intent":
-            points.append(CrashPoint.from_event("before", event, run_id))
-        elif event.kind == "start" and run_id:
-            # The point before its start is already among the events of the run that starts it.
-            points.append(CrashPoint.from_event("after", event, run_id))
-        else:
-            points += [CrashPoint.from_event(moment, event, run_id) for moment in ("before", "after")]
-    return points
-
-
-def _choose_pairs(points: Sequence[CrashPoint], max_pairs: int) -> list[tuple[CrashPoint, CrashPoint]]:
-    """Pairs of crashes: first the same point twice and neighboring points, then an even sample of all others."""
-    # A record is written once, so a process cannot crash twice after the same one.
-    first = [(point, point) for point in points if point.phase != "after"] + list(pairwise(points))
-    chosen = first[:: max(1, len(first) // max(1, max_pairs))][:max_pairs]
-    missing_count = max_pairs - len(chosen)
-    if missing_count > 0:
-        others = ((point, points[at]) for i, point in enumerate(points) for at in range(i + 2, len(points)))
-        others_count = (len(points) - 1) * (len(points) - 2) // 2
-        step = max(1, others_count // missing_count)
-        chosen += islice(others, 0, step * missing_count, step)
-    return chosen
-
-
-def _format_schedule(points: Iterable[CrashPoint]) -> str:
-    return "; ".join(map(str, points))

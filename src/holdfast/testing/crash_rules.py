@@ -66,10 +66,15 @@ class Trial:
     """By id, in the order of creation: the first is the run that the test started."""
     event_log: Sequence[tuple[RunTrace, RunEvent]]
     """The events of all these runs, in order."""
-    is_complete: bool = True
-    """Whether it reached all points of the schedule: after the first crash, the run may take another path."""
+    unreached: tuple[CrashPoint, ...] = ()
+    """The points of the schedule that it did not reach: after the first crash, the run may take another path."""
     is_control: bool = False
     """Whether this is the second run without a crash."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it reached all points of the schedule."""
+        return not self.unreached
 
     @property
     def root(self) -> ObservedRun:

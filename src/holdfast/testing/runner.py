@@ -57,8 +57,8 @@ class Runner(RunnerSetup):
     Args:
         model: replaces every model, in agents and in ``@llm_step``: a ``ScriptedModel``, or any model object of
             pydantic-ai.
-        max_pairs: maximum number of schedules with two crashes that ``crash_everywhere`` tries, after all schedules
-            with one.
+        max_pairs: maximum number of schedules with two crashes that ``crash_everywhere`` tries, after all others.
+            Default: 100, and fewer for a long run.
         replay_processes: number of new Python processes in which ``crash_everywhere`` replays the journal.
         compare_results: whether ``crash_everywhere`` compares every result with the one of the run without a crash.
         only: the one schedule that ``crash_everywhere`` tries, as printed by a failure.
@@ -68,7 +68,7 @@ class Runner(RunnerSetup):
         self,
         *,
         model: Model | None = None,
-        max_pairs: int = 100,
+        max_pairs: int | None = None,
         replay_processes: int = 3,
         compare_results: bool = True,
         only: str | None = None,
@@ -235,8 +235,9 @@ class Runner(RunnerSetup):
         return await list_events(self._world.store, run_id, after)
 
     async def crash_everywhere(self, workflow: Workflow[..., Any], /, *args: Any, **kwargs: Any) -> CrashReport:
-        """Run the workflow once for every point where it can crash, and check that nothing is lost or repeated.
+        """Run the workflow with a crash at every point where it can crash, and check that nothing is lost or repeated.
 
+        A short workflow is run once for each point; the points of a long one share runs (see ``crash_schedules``).
         Every trial has its own store and clock, and the mocks and answers of this runner. Steps really run in every
         trial: use ``before_each`` to reset what they change outside. Raises ``CrashSafetyError``, an
         ``AssertionError`` with the shortest schedule that breaks a promise, the cause, and how to reproduce it.

@@ -100,6 +100,12 @@ class MemoryStore(
                 self._killed_workers.add(worker)
         self._notify_change()
 
+    def forget_worker_deaths(self) -> None:
+        """For tests: the deaths of workers so far no longer count against the runs they held."""
+        with self._lock:
+            for key in self._unfinished:
+                self._runs[key] = replace(self._runs[key], delivery_count=0)
+
     async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
         with self._lock:
             unfinished = [self._runs[key] for key in self._unfinished]

@@ -174,6 +174,7 @@ class ConnectionWorker:
         try:
             result = work(self._db)
         except BaseException as error:
+            connection.set_progress_handler(None, 0)  # it would interrupt this, too, and leave the transaction open
             roll_back(connection)
             if isinstance(error, InvalidText) and error.__cause__ is not None:
                 raise error.__cause__ from None  # no caller knew which row it is, so the file counts as damaged

@@ -7,7 +7,8 @@ without FIFOs, and a full FIFO takes no more.) Neither side ever blocks.
 
 FIFOs are in the system's folder for temporary files, because programs that copy or search folders of data do not expect
 them there. A small file next to the database says where a FIFO is. It is written after the FIFO was opened, so a FIFO
-without a reader belongs to a process that has died, and the next process that notifies deletes both.
+without a reader belongs to a process that has died, and the next process that notifies deletes both. If the database
+has been deleted as well, no process finds the FIFO that way, so one that creates its own looks for such FIFOs first.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ import time
 from pathlib import Path
 
 _SUFFIX = ".listener"
+_FIFO_FOLDER_PREFIX = "holdfast-"
 _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 _MAX_CLOCK_TICK_S = 0.1
 """Two changes of a folder within this time may leave the same modification time."""
 _MAX_UNREACHABLE_AGE_S = 86400.0
 """The file of a FIFO that does not exist (or only for another container) is deleted after this time."""
+_MAX_UNOPENED_AGE_S = 60.0
+"""A FIFO without a reader that is younger than this may belong to a process that is about to open it."""
 
 
 class ChangeListener:
@@ -77,7 +81,8 @@ class ChangeListener:
         if self._descriptor is None and not self._is_unsupported:
             try:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
-                self._fifo = f"{tempfile.mkdtemp(prefix='holdfast-')}/fifo"
+                _delete_abandoned_fifos()
+                self._fifo = f"{tempfile.mkdtemp(prefix=_FIFO_FOLDER_PREFIX)}/fifo"
                 os.mkfifo(self._fifo, 0o600)
                 # With a writer of its own, it is never at its end.
                 self._descriptor = os.open(self._fifo, os.O_RDWR | _FLAGS)
@@ -196,3 +201,22 @@ def _delete_fifo(fifo: str) -> None:
     _delete(fifo)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(fifo))
+
+
+def _delete_abandoned_fifos() -> None:
+    """Delete the FIFOs of this user's processes that have died: those without a reader."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(tempfile.gettempdir()):
+            if entry.name.startswith(_FIFO_FOLDER_PREFIX) and entry.is_dir(follow_symlinks=False):
+                _delete_if_abandoned(f"{entry.path}/fifo")
+
+
+def _delete_if_abandoned(fifo: str) -> None:
+    try:
+        status = os.lstat(fifo)
+        is_own = stat.S_ISFIFO(status.st_mode) and status.st_uid == os.getuid()
+        if is_own and time.time() - status.st_mtime > _MAX_UNOPENED_AGE_S:
+            os.close(os.open(fifo, os.O_WRONLY | _FLAGS))
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # it has no reader
+            _delete_fifo(fifo)

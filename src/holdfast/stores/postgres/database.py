@@ -122,6 +122,13 @@ class PgDatabase(Database):
             self._flush(last=_COMMIT)
         self._reset()
 
+    def query_and_commit(self, statement: str, values: Values = ()) -> list[Row]:
+        rows = self._flush(last=BoundStatement(statement, values), commit=True).load_rows()
+        found, self._lookup_cache = self._lookup_cache, {}
+        self._reset()
+        self._lookup_cache = found
+        return rows
+
     def roll_back(self) -> None:
         self._reset()
         if self.connection.pgconn.transaction_status != TransactionStatus.IDLE:

@@ -6,7 +6,13 @@ from holdfast.stores.postgres.dialect import PostgresDialect
 from holdfast.stores.postgres.migrations import quote_identifier
 from holdfast.stores.sql.ready_states import READY_WHEN_DUE, ReadyState
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.statements.columns import ACCOUNT_COLUMNS, MEMORY_COLUMNS, RECORD_COLUMNS, RECORD_VALUES
+from holdfast.stores.sql.statements.columns import (
+    ACCOUNT_COLUMNS,
+    MEMORY_COLUMNS,
+    RECORD_COLUMNS,
+    RECORD_VALUES,
+    RUN_COLUMNS,
+)
 from holdfast.stores.sql.templates import Delete, Insert, NamedQuery, Query, flag
 from holdfast.stores.text_search import BM25_B, BM25_K1
 
@@ -57,6 +63,16 @@ class PgStatements(Statements):
         f"{RECORD_VALUES} key:i held_epoch:i",
         f"INSERT INTO @records ({RECORD_COLUMNS}) SELECT {_RECORD_PLACEHOLDERS} FROM @runs "
         "WHERE key = :key AND epoch = :held_epoch AND state = 'running' AND has_budget = 0 FOR SHARE",
+    )
+    # The number of unfinished runs among these, and with it each ended one; one row if there is none.
+    ENDED_RUNS = Query(
+        "ids:t[]",
+        "SELECT u.unfinished, e.* FROM (SELECT :ids AS ids) q "
+        "CROSS JOIN LATERAL (SELECT count(*) AS unfinished FROM unnest(q.ids) i (id) "
+        "CROSS JOIN LATERAL (SELECT 1 FROM @runs WHERE id = i.id AND finished_at IS NULL OFFSET 0) r) u "
+        "LEFT JOIN LATERAL (SELECT r.* FROM unnest(q.ids) i (id) "
+        f"CROSS JOIN LATERAL (SELECT {RUN_COLUMNS} FROM @runs WHERE id = i.id AND finished_at IS NOT NULL OFFSET 0) r"
+        ") e ON true",
     )
     ALLOCATE_KEYS = Query("count:i", "SELECT nextval('@run_keys') FROM generate_series(1, :count)")
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
@@ -27,6 +27,7 @@ from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.stores.clocks import DatabaseClock, monotonic
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.operations import Op, OpResult, OpStatus, Run
+from holdfast.stores.postgres import run_reads
 from holdfast.stores.postgres.connection_pool import ConnectionPool
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.connections import close_on_error, connect, split_url
@@ -38,6 +39,7 @@ from holdfast.stores.postgres.worker_session import WorkerSession
 from holdfast.stores.postgres.workers import PgClaims, PgWorkers, compute_lock_class
 from holdfast.stores.sql.batch import get_plain_record_rows
 from holdfast.stores.sql.database_access import DatabaseWork, T
+from holdfast.stores.sql.grouped_calls import GroupedCalls
 from holdfast.stores.sql.rows import RowReader
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.urls import redact_url, validate_namespace, with_namespace
@@ -97,6 +99,8 @@ class PgStore(SqlStore):
         """When this process last could not connect, or lost the worker session, in ``monotonic`` time."""
         self.connect_s = float("inf")
         """The least seconds that connecting has taken."""
+        self._run_reads = GroupedCalls(self._read_each_run)
+        """Many callers that begin to wait for runs at once read them together."""
         self._change_event = asyncio.Event()
         self._change_reported_at = 0.0
         self._change_reported_cpu = 0.0
@@ -115,6 +119,7 @@ class PgStore(SqlStore):
         if self._write_worker is not None:
             return
         self._change_event = asyncio.Event()  # these belong to the current loop
+        self._run_reads = GroupedCalls(self._read_each_run)
         self.notifier = Notifier(self.schema, self._notify)
         self._is_following = self._is_migrated = False
         self._schema_error = None
@@ -207,6 +212,9 @@ class PgStore(SqlStore):
         return await self.writer.run_in_thread(work)
 
     async def read(self, work: DatabaseWork[T], *, is_slow: bool = True) -> T:
+        return await self._read(work)
+
+    async def _read(self, work: Callable[[PgDatabase], T]) -> T:
         return await self._require_open(self._read_worker).run_in_thread(work)
 
     async def read_for_client(self, work: DatabaseWork[T]) -> T:
@@ -281,10 +289,16 @@ class PgStore(SqlStore):
         return [*repeat(OpStatus.DONE, len(rows))] if appended is not None and await appended else None
 
     async def get_run(self, run_id: str) -> Run | None:
-        run = await super().get_run(run_id)
+        [run] = await self._run_reads.call([run_id])
         if run is not None and run.is_delivery and run.is_limited and run.state is RunState.RUNNING:
             self.notifier.track_limited(run)  # perhaps claimed through another server, and released through this one
         return run
+
+    async def _read_each_run(self, run_ids: Sequence[str]) -> list[Run | None]:
+        return await self._read(lambda db: run_reads.read_each_run(db, self.reader, run_ids))
+
+    async def get_ended_runs(self, run_ids: Sequence[str]) -> tuple[list[Run], Collection[str]]:
+        return await self._read(lambda db: run_reads.read_ended_runs(db, self.reader, run_ids))
 
     # Change
 

@@ -194,6 +194,8 @@ class WorkerStatements:
 class PgClaims(SqlClaims):
     """The runs that workers take from a PostgreSQL database."""
 
+    reads_histories = True
+
     def __init__(self, store: PgStore) -> None:
         super().__init__(store)
         self._store = store

@@ -150,6 +150,7 @@ INDEXES = {
     "ENDED_RUNS": {"runs_id_key"},
     "CLAIM_RUN": {"runs_pkey"},
     "FINISH_RUN": {"runs_pkey"},
+    "FINISH_HELD": {"runs_pkey", "links_child", "live_events_temporary", "approvals_run"},
     "WAITERS": {"links_child"},
     "LINKS": {"links_pkey"},
     "MAILBOX_NAMES": {"signals_pkey"},

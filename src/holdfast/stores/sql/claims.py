@@ -71,7 +71,7 @@ class SqlClaims(SqlCapability, Claims):
     """Whether the last claim has met no limited queue, no disabled workflow, and no suspect. The next is expected to be
     like it."""
     reads_histories = False
-    """Whether a claim reads the histories of its runs. It saves round trips, and makes the transaction longer."""
+    """Whether ``claim`` reads the histories of its runs. It saves round trips, and makes the transaction longer."""
     _histories: Mapping[int, History] = MappingProxyType({})
     """The histories of the runs of the last claim."""
 
@@ -90,7 +90,9 @@ class SqlClaims(SqlCapability, Claims):
         is_due, self._due_scope = scope == self._due_scope, None
         if not is_due and not await database.read(lambda db: _has_due_runs(db, scope, database.now()), is_slow=False):
             return []
-        return await self._claim([worker] * limit, scope, suspect_delay_s, max_suspects=limit)
+        return await self._claim(
+            [worker] * limit, scope, suspect_delay_s, max_suspects=limit, with_histories=self.reads_histories
+        )
 
     async def claim_each(
         self, workers: Sequence[int], *, workflows: Collection[str], suspect_delay_s: float | None = 0.0
@@ -100,14 +102,20 @@ class SqlClaims(SqlCapability, Claims):
         return await self._claim(workers, ClaimScope(workflows, None), suspect_delay_s, max_suspects=1)
 
     async def _claim(
-        self, workers: Sequence[int], scope: ClaimScope, suspect_delay_s: float | None, *, max_suspects: int
+        self,
+        workers: Sequence[int],
+        scope: ClaimScope,
+        suspect_delay_s: float | None,
+        *,
+        max_suspects: int,
+        with_histories: bool = False,
     ) -> list[Run]:
         """Claim a run for each of these workers, which may be the same one."""
         database = self._database
         runs, self._histories, self._is_ordinary = await database.write(
             lambda db: _claim_runs(
                 db, database.reader, workers, scope, database.now(), database.resolve_time, suspect_delay_s,
-                max_suspects, expect_ordinary=self._is_ordinary, with_histories=self.reads_histories,
+                max_suspects, expect_ordinary=self._is_ordinary, with_histories=with_histories,
             ),
             len(workers),
         )  # fmt: skip

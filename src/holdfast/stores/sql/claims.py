@@ -241,7 +241,7 @@ def _claim_runs(
     runs = [run for run in read if isinstance(run, Run)]
     histories: dict[int, History] = {}
     if with_histories:
-        with suppress(StoreCorrupt):  # whoever needs the histories reads them again, and gets the error
+        with suppress(StoreCorrupt):  # the engine reads them again, and gets the error
             found = queries.look_up_histories(db, reader, [run.key for run in runs])
             histories = {run.key: history for run, history in zip(runs, found, strict=True)}
     return ClaimResult(runs, histories, is_ordinary)

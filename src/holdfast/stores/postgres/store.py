@@ -135,15 +135,14 @@ class PgStore(SqlStore):
             on_relocked=self._workers.save_server_starts,
         )
         try:
-            connects = (  # at the same time; the error of the first one says most
-                writer.run_in_thread(lambda db: migrate(db.connection, self.schema, is_pooled=db.connection.is_pooled)),
-                session.start(),
-                reader.run_in_thread(lambda _: None),
+            await writer.run_in_thread(
+                lambda db: migrate(db.connection, self.schema, is_pooled=db.connection.is_pooled)
             )
+            self._is_migrated = True
+            connects = session.start(), reader.run_in_thread(lambda _: None)  # at the same time
             for error in await asyncio.gather(*connects, return_exceptions=True):
                 if error is not None:
                     raise error
-            self._is_migrated = True
         except BaseException:
             for connection in (writer, reader, session):
                 connection.close()

@@ -225,8 +225,7 @@ class WorkerSession:
 
     def get_lock_server(self, worker: int) -> float | None:
         """The ``SERVER_STARTED_AT`` under which a worker's lock is held; ``None``: it is not. Only for ``run``."""
-        # A pooler may have been detected since this thread last gave up its locks because of one.
-        return self._server_started_at if worker in self._held_locks and not self.is_pooled else None
+        return self._server_started_at if worker in self._held_locks else None
 
     def _run_thread(self) -> None:
         while not self._is_closing:

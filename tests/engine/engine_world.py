@@ -74,8 +74,13 @@ class Replaced:
         return getattr(self.inner, name)
 
 
+async def take_no_histories(keys: Sequence[int]) -> None:
+    """``Claims.take_histories`` of a store whose ``get_histories`` a test replaces."""
+
+
 class FlakyStore:
-    """A store with commits that can be counted, delayed, and made to fail."""
+    """A store with commits that can be counted, delayed, and made to fail. Claims leave histories to
+    ``get_histories``."""
 
     def __init__(
         self,
@@ -86,6 +91,7 @@ class FlakyStore:
         fail_after: Callable[[Sequence[Op]], BaseException | None] = lambda _: None,
     ) -> None:
         self.inner = inner
+        self.claims: Any = Replaced(inner.claims, take_histories=take_no_histories)
         self.commits: list[Sequence[Op]] = []
         self.fail_before = fail_before
         """What a commit raises instead of being performed."""

@@ -447,6 +447,74 @@ async def test_what_is_repeated_is_handed_in_once_more_by_a_flush():
     writer.stop()
 
 
+class Gated:
+    """A store whose commits take as long as a test says."""
+
+    def __init__(self) -> None:
+        self.committed: list[list[Any]] = []
+        self.gate = asyncio.Semaphore(0)
+
+    async def commit(self, ops: Sequence[Any]) -> list[Any]:
+        self.committed.append(list(ops))
+        await self.gate.acquire()
+        return [*ops]
+
+
+def submit_two_steps(writer: JournalWriter, run_count: int) -> list[Any]:
+    """Each run submits its second record as soon as the first is answered. Returns what is answered, in order."""
+    answers: list[Any] = []
+
+    def on_first(answer: Any) -> None:
+        answers.append(answer)
+        writer.submit(append(answer.key, 1), answers.append)
+
+    for key in range(run_count):
+        writer.submit(append(key, 0), on_first)
+    return answers
+
+
+async def turn() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_half_of_the_runs_are_answered_while_the_next_records_of_the_others_are_committed():
+    store = Gated()
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    answers = submit_two_steps(writer, 10)
+    await turn()
+    store.gate.release()
+    await turn()
+    assert [len(ops) for ops in store.committed] == [10, 5]  # the second one is on its way
+    assert answers == [append(key, 0) for key in range(10)]
+    store.gate.release()
+    store.gate.release()
+    await writer.flush()
+    assert answers[10:] == [append(key, 1) for key in range(10)]
+    assert not writer.is_busy
+
+
+@pytest.mark.parametrize(("is_stopped", "answer_count"), [(False, 10), (True, 5)])
+async def test_answers_that_are_held_back_are_given_to_the_end_unless_the_writer_is_stopped(
+    is_stopped: bool, answer_count: int
+):
+    store = Gated()
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    answers: list[Any] = []
+
+    def on_answer(answer: Any) -> None:
+        answers.append(answer)
+        if len(answers) == 5:
+            assert writer._drain_task is not None
+            asyncio.get_running_loop().call_soon(writer.stop if is_stopped else writer._drain_task.cancel)
+
+    for key in range(10):
+        writer.submit(append(key, 0), on_answer)
+    store.gate.release()
+    await turn()
+    assert len(answers) == answer_count
+
+
 async def test_a_callback_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture):
     answers: list[Any] = []
 

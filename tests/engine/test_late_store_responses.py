@@ -7,7 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engine_world import FlakyStore, Replaced, World, make_unavailable_error, read_run, wait_until_parked
+from engine_world import (
+    FlakyStore,
+    Replaced,
+    World,
+    make_unavailable_error,
+    read_run,
+    take_no_histories,
+    wait_until_parked,
+)
 from shared_flows import define_calling, define_waiting
 
 from holdfast import step, wait_for_signal, workflow
@@ -28,7 +36,7 @@ class LossyStore(FlakyStore):
         self.lose_claim = False
         self.before_histories: Callable[[], Any] | None = None
         self.before_retiring: Callable[[], Any] | None = None
-        self.claims = Replaced(inner.claims, claim=self._claim)
+        self.claims = Replaced(inner.claims, claim=self._claim, take_histories=take_no_histories)
         self.workers = Replaced(inner.workers, retire=self._retire)
 
     async def _claim(self, *args: Any, **kwargs: Any) -> Any:

@@ -16,8 +16,8 @@ from postgres_processes import PgWorld, Proxy
 
 from waits import wait_until_sync
 
-STATEMENTS = {"append": "FOR SHARE", "batch": "COMMIT"}
-"""What is in the statements that append records on their own, and in the last one of a batch of anything else."""
+STATEMENTS = {"append": "FOR SHARE", "finish": "RETURNING runs.key", "batch": "COMMIT"}
+"""What is in the statements that append records and end runs on their own, and in the last one of any other batch."""
 MOMENTS = ("before", "after", "stall")
 STALL = 0.3
 
@@ -37,6 +37,7 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_commit_loses_and_doubles_no
             name = f"{moment}-{sort}"
             run = world.client.start_sync("held", name)
             world.wait_for_line("hold", "start", run=run)
+            wait_for_live_event(world)
             cut = proxy.cut(statement, moment, seconds=STALL)
             world.open_gate(name)
             assert world.wait_for_end(run).output == [f"{name} before", name, f"{name} after"]
@@ -85,16 +86,21 @@ def stop_during_commit(world: PgWorld, proxy: Proxy, sort: str) -> tuple[App, Ap
     zombie = world.worker(HOLDFAST_URL=proxy.url, LEASE=1.0)
     run = world.client.start_sync("held", "x")
     world.wait_for_line("hold", "start", run=run)
-    # What was told of a step in flight is deleted with its outcome, in a batch; the one after it has a record alone.
-    wait_until_sync(
-        lambda: world.tables.ask("SELECT 1 FROM live_events"), "the step is told of", describe=world.describe
-    )
+    wait_for_live_event(world)
     peer = world.worker()
     cut = proxy.cut(STATEMENTS[sort], "stall")
     world.open_gate("x")
     assert cut.begun.wait(TIMEOUT_S)
     zombie.send(signal.SIGSTOP)
     return zombie, peer, run
+
+
+def wait_for_live_event(world: PgWorld) -> None:
+    """Wait for a live event of the step in flight: it is deleted with the step's outcome, in a batch. The step after it
+    has a record alone."""
+    wait_until_sync(
+        lambda: world.tables.ask("SELECT 1 FROM live_events"), "the step is told of", describe=world.describe
+    )
 
 
 def reconnect_zombie(world: PgWorld, zombie: App) -> None:

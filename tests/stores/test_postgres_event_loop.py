@@ -14,7 +14,7 @@ import pytest_asyncio
 from store_values import DONE, FENCED, Clock, append, claim_run, finish, new_worker, start_run
 
 from holdfast.errors import StoreUnavailable, UsageError
-from holdfast.stores.operations import Run
+from holdfast.stores.operations import CancelRun, OpStatus, Run
 from holdfast.stores.postgres import PgStore
 
 pytestmark = pytest.mark.asyncio
@@ -54,11 +54,16 @@ async def start_commit(held: HeldRun) -> asyncio.Task[Any]:
     await held.other.execute("BEGIN")
     await held.other.execute(LOCK_RUN)
     commit = asyncio.create_task(held.store.commit([append(held.run, 0)]))
+    await wait_for_lock(held)
+    return commit
+
+
+async def wait_for_lock(held: HeldRun) -> None:
+    """Wait until a session waits for a lock."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     async with asyncio.timeout(TIMEOUT_S):
         while (await (await held.other.execute(query)).fetchone()) == (0,):  # noqa: ASYNC110 - it is elsewhere
             await asyncio.sleep(0.005)
-    return commit
 
 
 async def test_a_commit_of_records_alone_uses_no_thread(held: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +76,44 @@ async def test_a_commit_of_records_alone_uses_no_thread(held: HeldRun, monkeypat
     assert await held.store.commit([append(held.run, 2), append(held.run, 3)]) == [DONE, DONE]  # handed in again
     assert await held.store.commit([append(held.run, 4, epoch=9)]) == [FENCED]
     assert await journal(held) == [0, 1, 2, 3]
+
+
+async def start_and_claim(held: HeldRun, run_id: str) -> Run:
+    await start_run(held.store, run_id)
+    return await claim_run(held.store, held.run.owner)
+
+
+async def test_the_end_of_a_run_that_leaves_nothing_to_do_uses_no_thread(
+    held: HeldRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [await start_and_claim(held, name) for name in ("a", "b", "c", "d")]
+    worker = held.store._write_worker
+    assert worker is not None
+    monkeypatch.setattr(worker, "run_in_thread", None)
+    assert await held.store.commit([finish(others[0])]) == [DONE]
+    assert await held.store.commit([finish(others[1]), append(held.run, 0), finish(others[2])]) == [DONE] * 3
+    monkeypatch.undo()
+    ended, missing = await held.store.get_ended_runs(["r", "a", "b", "c", "d"])
+    assert ({run.id for run in ended}, [*missing]) == ({"a", "b", "c"}, [])
+    # One of them ended before, and one is cancelled.
+    await held.store.commit([CancelRun("d", 0.0)])
+    answers = await held.store.commit([finish(others[0]), finish(others[3]), append(held.run, 1)])
+    assert answers == [OpStatus.DONE_NOTIFIED, OpStatus.REFUSED, DONE]
+    assert await held.store.commit([append(held.run, 2), finish(held.run)]) == [DONE, DONE]
+    assert await journal(held) == [0, 1, 2]
+
+
+async def test_a_run_that_begins_to_wait_while_the_other_ends_is_notified(held: HeldRun) -> None:
+    waiter = await start_and_claim(held, "waiter")
+    await held.other.execute("BEGIN")
+    await held.other.execute(LOCK_RUN)
+    await held.other.execute(f"INSERT INTO holdfast.links VALUES ({waiter.key}, 0, {held.run.key}, 1)".encode())
+    commit = asyncio.create_task(held.store.commit([finish(held.run)]))
+    await wait_for_lock(held)
+    await held.other.execute("COMMIT")
+    assert await commit == [OpStatus.DONE_NOTIFIED]
+    [history] = await held.store.get_histories([waiter.key])
+    assert [(signal.name, signal.position) for signal in history.signals] == [("completed", 0)]
 
 
 async def test_the_loop_and_the_thread_take_turns(held: HeldRun) -> None:

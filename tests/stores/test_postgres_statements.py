@@ -145,11 +145,12 @@ INDEXES = {
     "DUE_RUNS": {"runs_due", "runs_pkey"},
     "PROMOTE_DUE": {"runs_waking", "runs_pkey"},
     "HAS_DUE": {"runs_due", "runs_waking", "runs_suspects", *OF_QUEUES},
-    "NEXT_READY": {"runs_due", "runs_suspects", *OF_QUEUES},
-    "NEXT_TIMER": {"runs_waking"},
+    "NEXT_READY": {"runs_due", "runs_suspects", "runs_waking", *OF_QUEUES},
     "SUSPECTS": {"runs_suspects"},
+    "ENDED_RUNS": {"runs_id_key"},
     "CLAIM_RUN": {"runs_pkey"},
     "FINISH_RUN": {"runs_pkey"},
+    "FINISH_HELD": {"runs_pkey", "links_child", "live_events_temporary", "approvals_run"},
     "WAITERS": {"links_child"},
     "LINKS": {"links_pkey"},
     "MAILBOX_NAMES": {"signals_pkey"},
@@ -276,7 +277,7 @@ def test_each_lookup_uses_its_own_index(name: str, filled: Connection):
     assert {step["Index Name"] for step in plan if step.get("Index Name", "").startswith(tuple(LARGE))} == INDEXES[name]
 
 
-CLAIMS = ["DUE_RUNS", "PROMOTE_DUE", "HAS_DUE", "NEXT_READY", "NEXT_TIMER", "SUSPECTS", "READY_RUNS", "THROTTLED_RUNS"]
+CLAIMS = ["DUE_RUNS", "PROMOTE_DUE", "HAS_DUE", "NEXT_READY", "SUSPECTS", "READY_RUNS", "THROTTLED_RUNS"]
 
 
 @pytest.mark.parametrize("name", CLAIMS)

@@ -608,7 +608,6 @@ async def test_sqlite_compiles_every_statement(path: Path):
         sql.PROMOTE_DUE,
         sql.DUE_RUNS,
         STATEMENTS.NEXT_READY,
-        STATEMENTS.NEXT_TIMER,
         STATEMENTS.FIND_ORPHAN,
         STATEMENTS.LOCK_CLAIMED_RUNS,
         STATEMENTS.RELEASE_ALL_RUNS,

@@ -9,9 +9,12 @@ from store_values import (
     append,
     claim_run,
     commit_ops,
+    finish,
     new_worker,
     park,
     release,
+    save_attempt,
+    signal,
     start_claimed_run,
     start_run,
 )
@@ -33,6 +36,44 @@ async def test_a_claimed_run_is_held_by_the_worker_under_the_next_epoch(store: S
     assert (run.state, run.epoch, run.owner, run.wake_at) == (RunState.RUNNING, 1, worker, None)
     assert run == await store.get_run("r")
     assert await store.claims.claim(worker, **CLAIM_FILTER, limit=1) == []
+
+
+async def test_a_claim_that_reads_histories_reads_what_is_there_when_it_is_committed(store: Store):
+    worker = await store.workers.register(new_worker(), 10.0)
+    await start_run(store)
+    await start_run(store, "new")
+    [run, _] = await store.claims.claim(worker, **CLAIM_FILTER, limit=2)
+    large = append(run, 0, payload=b"x" * 100_000)
+    await commit_ops(store, large, append(run, 1), save_attempt(run, 7), signal(), release(run))
+    [run] = await store.claims.claim(worker, **CLAIM_FILTER, limit=2)
+    taken = await store.claims.take_histories([run.key])
+    read = await store.get_histories([run.key])
+    assert [len(part) for part in (read[0].records, read[0].attempts, read[0].signals)] == [2, 1, 1]
+    if taken is not None:
+        assert taken == read
+        assert await store.claims.take_histories([run.key]) is None
+
+
+async def test_histories_of_other_runs_than_the_claimed_ones_cannot_be_taken(store: Store):
+    worker = await store.workers.register(new_worker(), 10.0)
+    await start_run(store)
+    [run] = await store.claims.claim(worker, **CLAIM_FILTER, limit=1)
+    assert await store.claims.take_histories([run.key, run.key + 1]) is None
+
+
+async def test_ended_runs_are_read_and_those_that_do_not_exist_are_named(store: Store):
+    first, second = await start_claimed_run(store, "a"), await start_claimed_run(store, "b")
+    assert await store.get_ended_runs(["a", "b"]) == ([], set())
+    await commit_ops(store, finish(first))
+    ended, missing = await store.get_ended_runs(["a", "b", "c", "\ud800"])
+    assert ([run.id for run in ended], {*missing}) == (["a"], {"c", "\ud800"})
+    assert ended == [await store.get_run("a")]
+    await commit_ops(store, finish(second, output=b"y" * 100_000))
+    ended, missing = await store.get_ended_runs(["b", "a", "b"])
+    assert ({run.id: run for run in ended}, {*missing}) == (
+        {"a": await store.get_run("a"), "b": await store.get_run("b")},
+        set(),
+    )
 
 
 async def test_the_highest_priority_goes_first_and_then_the_oldest(store: Store):

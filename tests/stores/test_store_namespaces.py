@@ -366,6 +366,11 @@ async def get_runs(store: Store, run: Run, other: Store) -> None:
 
 
 @case
+async def get_ended_runs(store: Store, run: Run, other: Store) -> None:
+    assert await store.get_ended_runs(["r", "pending"]) == ([], {"r", "pending"})
+
+
+@case
 async def list_runs(store: Store, run: Run, other: Store) -> None:
     for where in (RunFilter(), RunFilter(tag="red"), RunFilter(parent="r"), RunFilter(owner=1), RunFilter(text="r")):
         assert await other.list_runs(where) != []

@@ -213,7 +213,10 @@ class Claims:
     async def _read_histories(self, runs: Sequence[Run]) -> list[History | None]:
         """The histories of runs just claimed; ``None`` for a run that fails alone, because its journal is damaged."""
         try:
-            histories = await self._host.store.get_histories([run.key for run in runs])
+            keys, store = [run.key for run in runs], self._host.store
+            histories = await store.claims.take_histories(keys)
+            if histories is None:
+                histories = await store.get_histories(keys)
             for history in histories:
                 _check_decrypted_history(history)
             return [*histories]

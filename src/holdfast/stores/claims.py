@@ -18,11 +18,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.records import Signal
 from holdfast.stores.operations import Run
 from holdfast.stores.worker_deaths import is_isolated
+
+if TYPE_CHECKING:
+    from holdfast.stores.contract import History
 
 
 class NewSignals(NamedTuple):
@@ -83,6 +86,13 @@ class Claims(ABC):
             if not runs or is_isolated(runs[0].suspicion):
                 break
         return claimed
+
+    async def take_histories(self, keys: Sequence[int]) -> list[History] | None:
+        """The histories of the runs that the last ``claim`` has returned, if it has read them along with the runs.
+
+        They are returned only once. ``None``: ask ``Store.get_histories``.
+        """
+        return None
 
     @abstractmethod
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:

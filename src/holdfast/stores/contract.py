@@ -127,7 +127,7 @@ class RunUsage:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Everything that a worker needs to resume a run. Read only after its claim is committed."""
+    """Everything that a worker needs to resume a run. Read by its claim, or after that is committed."""
 
     records: Sequence[Record]
     attempts: Mapping[int, Attempt]
@@ -241,6 +241,11 @@ class Store(ABC):
 
         A run whose row cannot be read is left out with a logged warning; ``get_run`` raises for it.
         """
+
+    async def get_ended_runs(self, run_ids: Sequence[str]) -> tuple[list[Run], Collection[str]]:
+        """The rows of those of these runs that have ended, and the ids of those that do not exist or cannot be read."""
+        found = await self.get_runs(run_ids)
+        return [run for run in found if run.state.is_terminal], {*run_ids} - {run.id for run in found}
 
     @abstractmethod
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before_key: int | None = None) -> list[Run]:

@@ -62,16 +62,15 @@ class RunWaiters:
         for at in range(0, len(awaited), BATCH_SIZE):
             batch = awaited[at : at + BATCH_SIZE]
             try:
-                found = await store.get_runs(batch)
+                ended, missing = await store.get_ended_runs(batch)
             except StoreUnavailable:
                 raise
             except Exception as error:
                 log.warning("%d runs could not be read together: %s", len(batch), error)
-                found = []
-            for run in found:
-                if run.state.is_terminal:
-                    self.resolve(run)
-            for run_id in {*batch} - {run.id for run in found}:
+                ended, missing = [], batch
+            for run in ended:
+                self.resolve(run)
+            for run_id in missing:
                 await self._poll_one(store, run_id)
 
     async def _poll_one(self, store: Store, run_id: str) -> None:

@@ -12,7 +12,7 @@ from holdfast.core.records import Attempt, Signal
 from holdfast.errors import CodecError, UsageError
 from holdfast.stores.archives import ArchivedRun, Archives, RunExtras
 from holdfast.stores.claims import Claims, NewSignals, RunRequests
-from holdfast.stores.contract import MAX_INLINE_BYTES
+from holdfast.stores.contract import MAX_INLINE_BYTES, History
 from holdfast.stores.documents import Document, Documents
 from holdfast.stores.encrypted.encrypted_fields import ValueTransform
 from holdfast.stores.memories import Memories, Memory
@@ -56,6 +56,10 @@ class EncryptedClaims(_EncryptedCapability[Claims], Claims):
     ) -> list[Run]:
         runs = await self._inner.claim_each(workers, workflows=workflows, suspect_delay_s=suspect_delay_s)
         return await decrypt_runs(self._decrypt, runs)
+
+    async def take_histories(self, keys: Sequence[int]) -> list[History] | None:
+        found = await self._inner.take_histories(keys)
+        return None if found is None else await decrypt_histories(self._decrypt, found)
 
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         return await self._inner.get_next_wake_at(workflows=workflows, queues=queues)
@@ -209,6 +213,12 @@ async def decrypt_runs(decrypt: ValueTransform, runs: Sequence[Run]) -> list[Run
     """Decrypt rows of runs."""
     values = (value for run in runs for value in (run.inputs, run.output, run.error))
     return await run_in_thread_if_large(values, lambda: [*map(decrypt.transform_run, runs)])
+
+
+async def decrypt_histories(decrypt: ValueTransform, histories: Sequence[History]) -> list[History]:
+    """Decrypt histories of runs."""
+    values = (item.payload for history in histories for item in (*history.records, *history.signals))
+    return await run_in_thread_if_large(values, lambda: [*map(decrypt.transform_history, histories)])
 
 
 async def run_in_thread_if_large(values: Iterable[bytes | None], work: Callable[[], T]) -> T:

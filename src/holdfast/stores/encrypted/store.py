@@ -56,6 +56,7 @@ from holdfast.stores.encrypted.capabilities import (
     EncryptedMemories,
     EncryptedSchedules,
     EncryptedStepTransactions,
+    decrypt_histories,
     decrypt_runs,
     run_in_thread_if_large,
 )
@@ -181,6 +182,10 @@ class EncryptedStore(Store):
     async def get_runs(self, run_ids: Sequence[str]) -> list[Run]:
         return await decrypt_runs(self._decrypt, await self.inner.get_runs(run_ids))
 
+    async def get_ended_runs(self, run_ids: Sequence[str]) -> tuple[list[Run], Collection[str]]:
+        ended, missing = await self.inner.get_ended_runs(run_ids)
+        return await decrypt_runs(self._decrypt, ended), missing
+
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before_key: int | None = None) -> list[Run]:
         return await decrypt_runs(self._decrypt, await self.inner.list_runs(where, limit=limit, before_key=before_key))
 
@@ -193,9 +198,7 @@ class EncryptedStore(Store):
     # Reading: what belongs to one run
 
     async def get_histories(self, keys: Sequence[int]) -> list[History]:
-        found = await self.inner.get_histories(keys)
-        values = (item.payload for history in found for item in (*history.records, *history.signals))
-        return await run_in_thread_if_large(values, lambda: [*map(self._decrypt.transform_history, found)])
+        return await decrypt_histories(self._decrypt, await self.inner.get_histories(keys))
 
     async def get_last_record(self, run_id: str, name: str) -> Record | None:
         record = await self.inner.get_last_record(run_id, name)

@@ -7,10 +7,13 @@ All SQL stores share the code for operations, rows, and lists (``stores.sql``). 
     connection_worker  a connection and its thread; reconnecting
     database           a connection as all SQL stores use it: few round trips
     pipeline           one round trip
+    run_reads          reads of many runs at once
+    connection_pool    connections for clients' reads
     dialect            how PostgreSQL writes the shared statements
     statements         statements that only PostgreSQL has
     migrations         bringing a schema up to date
     worker_session     the session that holds worker locks, renews leases, listens, and notifies
+    death_watch        how the worker session notices dead workers
     workers            registering workers, finding dead ones, and the poll for everything that is new
     notifier           which processes are notified of a commit
     step_transactions  transactional steps

@@ -5,8 +5,9 @@ query itself, and prefetches. All answers come back together.
 
 A batch of records alone takes one round trip: one statement (``APPEND_ONE`` or ``APPEND_FENCED``) locks the rows of
 their runs ``FOR SHARE`` while it compares epochs. Any other batch usually takes two: ``BEGIN``, the fences, and what
-was prefetched; then all changes and ``COMMIT``. If a statement fails, the server skips the rest, up to the ``COMMIT``,
-and the transaction can only be rolled back.
+was prefetched; then all changes and ``COMMIT``. The end of a run that leaves nothing else to do takes only one as well
+(``FINISH_HELD``). If a statement fails, the server skips the rest, up to the ``COMMIT``, and the transaction can only
+be rolled back.
 
 Locks are taken in one order: runs by their keys, then sessions, accounts by their keys, and turns, so that two batches
 rarely deadlock. New keys are allocated after the locks, otherwise the keys of a session would not rise. Then come the
@@ -22,12 +23,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from psycopg.errors import UniqueViolation
 from psycopg.pq import TransactionStatus
 
 from holdfast.stores.memories import Memory, MemoryChange
+from holdfast.stores.operations import FinishRun
 from holdfast.stores.postgres import memories, text_patterns
 from holdfast.stores.postgres.adapters import IntArray, TextArray
 from holdfast.stores.postgres.connections import Connection
@@ -36,6 +38,7 @@ from holdfast.stores.postgres.pipeline import BoundStatement, Pipeline, Result, 
 from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.sql.claims import MAX_PROMOTED_TIMERS
 from holdfast.stores.sql.database import Database, Row, Values, WriteConflict
+from holdfast.stores.sql.rows import finish_to_row
 
 _CLAIM_LOOKAHEAD_FACTOR = 4
 """How many runs a claim reads for each run that it wants: other claims may be taking the first ones."""
@@ -52,6 +55,15 @@ _ROLLBACK = BoundStatement("ROLLBACK")
 _DISCARD_PLANS = BoundStatement("DISCARD PLANS")
 
 _get_statements = cache(PgStatements)
+
+
+class PlainCommit(NamedTuple):
+    """What was done of a commit of records and ends."""
+
+    has_records: bool
+    """The records were appended, all of them."""
+    finished_keys: frozenset[int]
+    """The runs that were ended."""
 
 
 class PgDatabase(Database):
@@ -121,6 +133,13 @@ class PgDatabase(Database):
         ):
             self._flush(last=_COMMIT)
         self._reset()
+
+    def query_and_commit(self, statement: str, values: Values = ()) -> list[Row]:
+        rows = self._flush(last=BoundStatement(statement, values), commit=True).load_rows()
+        found, self._lookup_cache = self._lookup_cache, {}
+        self._reset()
+        self._lookup_cache = found
+        return rows
 
     def roll_back(self) -> None:
         self._reset()
@@ -277,18 +296,31 @@ class PgDatabase(Database):
         except WriteConflict:
             return False
 
-    def append_nonblocking(self, rows: Sequence[Row]) -> SocketGenerator[bool] | None:
-        """``append_fenced`` for a caller that waits for the socket; ``None``: this takes more than one round trip."""
+    def commit_nonblocking(
+        self, records: Sequence[Row], finishes: Sequence[FinishRun]
+    ) -> SocketGenerator[PlainCommit] | None:
+        """Append records as ``append_fenced`` does, and end runs, for a caller that waits for the socket.
+
+        ``None``: this takes more than one round trip.
+        """
         if self.connection.is_pooled or self._has_old_plans():
             return None
-        return self._run_append(self._make_append(rows), len(rows))
+        statements = [self._make_append(records)] if records else []
+        if finishes:
+            rows = [(*finish_to_row(op, op.output, op.error), op.epoch, int(op.respect_cancel)) for op in finishes]
+            statements.append(BoundStatement(self.sql.LOCK_RUNS, (IntArray(op.key for op in finishes),)))
+            statements.append(_bind_rows(cast(BulkStatement, self.sql.FINISH_HELD), rows))
+        return self._run_plain(statements, len(records), len(finishes))
 
-    def _run_append(self, append: BoundStatement, row_count: int) -> SocketGenerator[bool]:
+    def _run_plain(
+        self, statements: Sequence[BoundStatement], record_count: int, finish_count: int
+    ) -> SocketGenerator[PlainCommit]:
         try:
-            [result] = yield from self._pipeline.run_nonblocking([append])
+            results = yield from self._pipeline.run_nonblocking(statements)  # without BEGIN, this is one transaction
         except (UniqueViolation, StalePreparedStatements):
-            return False
-        return result.row_count == row_count
+            return PlainCommit(False, frozenset())
+        finished = frozenset(row[0] for row in results[-1].load_rows()) if finish_count else frozenset[int]()
+        return PlainCommit(not record_count or results[0].row_count == record_count, finished)
 
     def _make_append(self, rows: Sequence[Row]) -> BoundStatement:
         if len(rows) == 1:

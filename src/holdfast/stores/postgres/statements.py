@@ -6,8 +6,15 @@ from holdfast.stores.postgres.dialect import PostgresDialect
 from holdfast.stores.postgres.migrations import quote_identifier
 from holdfast.stores.sql.ready_states import READY_WHEN_DUE, ReadyState
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.statements.columns import ACCOUNT_COLUMNS, MEMORY_COLUMNS, RECORD_COLUMNS, RECORD_VALUES
-from holdfast.stores.sql.templates import Delete, Insert, NamedQuery, Query, flag
+from holdfast.stores.sql.statements.columns import (
+    ACCOUNT_COLUMNS,
+    MEMORY_COLUMNS,
+    RECORD_COLUMNS,
+    RECORD_VALUES,
+    RUN_COLUMNS,
+)
+from holdfast.stores.sql.statements.runs import END_VALUES, ENDED
+from holdfast.stores.sql.templates import Delete, Insert, NamedQuery, Query, Write, assign, flag
 from holdfast.stores.text_search import BM25_B, BM25_K1
 
 _FENCE_COLUMNS = (
@@ -57,6 +64,33 @@ class PgStatements(Statements):
         f"{RECORD_VALUES} key:i held_epoch:i",
         f"INSERT INTO @records ({RECORD_COLUMNS}) SELECT {_RECORD_PLACEHOLDERS} FROM @runs "
         "WHERE key = :key AND epoch = :held_epoch AND state = 'running' AND has_budget = 0 FOR SHARE",
+    )
+    LOCK_RUNS = Query(
+        "keys:i[]",
+        "SELECT r.key FROM (SELECT unnest(:keys) AS key ORDER BY key OFFSET 0) w CROSS JOIN LATERAL "
+        "(SELECT key FROM @runs WHERE key = w.key OFFSET 0 FOR NO KEY UPDATE) r",
+    )
+    # Ends runs that leave nothing else to do: no run waits for them, and there is nothing to clean up. Returns their
+    # keys. They must be locked by a statement before this one, so that this one sees which runs wait.
+    FINISH_HELD = Write(
+        f"{END_VALUES} key:i epoch:i respect_cancel:i",
+        f"UPDATE @runs SET {assign(END_VALUES)}, {ENDED} FROM (SELECT q.*, r.ctid AS place FROM @rows "
+        "CROSS JOIN LATERAL (SELECT ctid FROM @runs WHERE key = :key AND epoch = :epoch "
+        "AND state || '' = 'running' AND has_budget = 0 AND (cancel_state = '' OR :respect_cancel = 0) OFFSET 0) r "
+        "WHERE (SELECT 1 FROM @links WHERE child = :key AND link_state = 1 LIMIT 1) IS NULL "
+        "AND (SELECT 1 FROM @live_events WHERE run = :key AND is_permanent = 0 LIMIT 1) IS NULL "
+        "AND (SELECT 1 FROM @approvals WHERE run = :key AND state || '' = 'open' LIMIT 1) IS NULL) q "
+        "WHERE runs.ctid = q.place RETURNING runs.key",
+    )
+    # The number of unfinished runs among these, and with it each ended one; one row if there is none.
+    ENDED_RUNS = Query(
+        "ids:t[]",
+        "SELECT u.unfinished, e.* FROM (SELECT :ids AS ids) q "
+        "CROSS JOIN LATERAL (SELECT count(*) AS unfinished FROM unnest(q.ids) i (id) "
+        "CROSS JOIN LATERAL (SELECT 1 FROM @runs WHERE id = i.id AND finished_at IS NULL OFFSET 0) r) u "
+        "LEFT JOIN LATERAL (SELECT r.* FROM unnest(q.ids) i (id) "
+        f"CROSS JOIN LATERAL (SELECT {RUN_COLUMNS} FROM @runs WHERE id = i.id AND finished_at IS NOT NULL OFFSET 0) r"
+        ") e ON true",
     )
     ALLOCATE_KEYS = Query("count:i", "SELECT nextval('@run_keys') FROM generate_series(1, :count)")
 

@@ -17,16 +17,17 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import repeat
+from typing import cast
 
 from holdfast.core.states import RunState
 from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.stores.clocks import DatabaseClock, monotonic
 from holdfast.stores.contract import DEFAULT_NAMESPACE
-from holdfast.stores.operations import Op, OpResult, OpStatus, Run
+from holdfast.stores.operations import AppendRecord, FinishRun, Op, OpResult, OpStatus, Run
+from holdfast.stores.postgres import run_reads
 from holdfast.stores.postgres.connection_pool import ConnectionPool
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.connections import close_on_error, connect, split_url
@@ -36,8 +37,9 @@ from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.step_transactions import PgStepTransactions
 from holdfast.stores.postgres.worker_session import WorkerSession
 from holdfast.stores.postgres.workers import PgClaims, PgWorkers, compute_lock_class
-from holdfast.stores.sql.batch import get_plain_record_rows
+from holdfast.stores.sql.batch import split_plain_ops
 from holdfast.stores.sql.database_access import DatabaseWork, T
+from holdfast.stores.sql.grouped_calls import GroupedCalls
 from holdfast.stores.sql.rows import RowReader
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.urls import redact_url, validate_namespace, with_namespace
@@ -51,8 +53,8 @@ FOLLOW_POLL_INTERVAL_S = 0.25
 """Seconds between two reads of a follower of runs while notifications do not arrive."""
 FOLLOW_FALLBACK_S = 5.0
 """Seconds after which a follower of runs reads again without a notification."""
-MAX_LOOP_RECORDS = 500
-"""Maximum number of records to send from the event loop; encoding more would block it for too long."""
+MAX_LOOP_OPS = 500
+"""Maximum number of operations to send from the event loop; encoding more would block it for too long."""
 MAX_LOOP_BYTES = 1_000_000
 """Maximum size of their payloads."""
 _MAX_CHANGE_PAUSE_S = 0.02
@@ -97,6 +99,8 @@ class PgStore(SqlStore):
         """When this process last could not connect, or lost the worker session, in ``monotonic`` time."""
         self.connect_s = float("inf")
         """The least seconds that connecting has taken."""
+        self._run_reads = GroupedCalls(self._read_each_run)
+        """Many callers that begin to wait for runs at once read them together."""
         self._change_event = asyncio.Event()
         self._change_reported_at = 0.0
         self._change_reported_cpu = 0.0
@@ -115,6 +119,7 @@ class PgStore(SqlStore):
         if self._write_worker is not None:
             return
         self._change_event = asyncio.Event()  # these belong to the current loop
+        self._run_reads = GroupedCalls(self._read_each_run)
         self.notifier = Notifier(self.schema, self._notify)
         self._is_following = self._is_migrated = False
         self._schema_error = None
@@ -207,6 +212,9 @@ class PgStore(SqlStore):
         return await self.writer.run_in_thread(work)
 
     async def read(self, work: DatabaseWork[T], *, is_slow: bool = True) -> T:
+        return await self._read(work)
+
+    async def _read(self, work: Callable[[PgDatabase], T]) -> T:
         return await self._require_open(self._read_worker).run_in_thread(work)
 
     async def read_for_client(self, work: DatabaseWork[T]) -> T:
@@ -261,30 +269,50 @@ class PgStore(SqlStore):
         self.notifier.notify_all()
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
-        answers = await self._append_on_loop(ops)
-        if answers is None:
-            answers = await super().commit(ops)
-        self.notifier.notify_commit(ops, answers)
-        return answers
+        answers = await self._commit_on_loop(ops)
+        others = [op for op, answer in zip(ops, answers, strict=True) if answer is None]
+        if others:
+            remaining = iter(await super().commit(others))
+            answers = [next(remaining) if answer is None else answer for answer in answers]
+        done = cast("list[OpResult]", answers)
+        self.notifier.notify_commit(ops, done)
+        return done
 
-    async def _append_on_loop(self, ops: Sequence[Op]) -> list[OpResult] | None:
-        """Append plain records without a thread; ``None``: that was not possible, and nothing was done."""
-        if (
-            not _CAN_WATCH_SOCKETS
-            or not 0 < len(ops) <= MAX_LOOP_RECORDS
-            or (rows := get_plain_record_rows(ops)) is None
-        ):
-            return None
-        if sum(len(row[-1] or b"") for row in rows) > MAX_LOOP_BYTES:
-            return None
-        appended = self.writer.run_on_loop(lambda db: db.append_nonblocking(rows))
-        return [*repeat(OpStatus.DONE, len(rows))] if appended is not None and await appended else None
+    async def _commit_on_loop(self, ops: Sequence[Op]) -> list[OpResult | None]:
+        """Append plain records and end runs without a thread, as far as that is possible; else the answer is ``None``.
+
+        Runs do not depend on each other here, so some of the operations may be done without the others.
+        """
+        none: list[OpResult | None] = [None] * len(ops)
+        if not _CAN_WATCH_SOCKETS or not 0 < len(ops) <= MAX_LOOP_OPS or (plain := split_plain_ops(ops)) is None:
+            return none
+        records, finishes = plain
+        size = sum(len(row[-1] or b"") for row in records)
+        if size + sum(len(op.output or op.error or b"") for op in finishes) > MAX_LOOP_BYTES:
+            return none
+        committing = self.writer.run_on_loop(lambda db: db.commit_nonblocking(records, finishes))
+        committed = None if committing is None else await committing
+        if committed is None:
+            return none
+        finished, appended = committed.finished_keys, OpStatus.DONE if committed.has_records else None
+        if not finishes:
+            return [appended] * len(ops)
+        return [
+            appended if type(op) is AppendRecord else OpStatus.DONE if op.key in finished else None
+            for op in cast("Sequence[AppendRecord | FinishRun]", ops)
+        ]
 
     async def get_run(self, run_id: str) -> Run | None:
-        run = await super().get_run(run_id)
+        [run] = await self._run_reads.call([run_id])
         if run is not None and run.is_delivery and run.is_limited and run.state is RunState.RUNNING:
             self.notifier.track_limited(run)  # perhaps claimed through another server, and released through this one
         return run
+
+    async def _read_each_run(self, run_ids: Sequence[str]) -> list[Run | None]:
+        return await self._read(lambda db: run_reads.read_each_run(db, self.reader, run_ids))
+
+    async def get_ended_runs(self, run_ids: Sequence[str]) -> tuple[list[Run], Collection[str]]:
+        return await self._read(lambda db: run_reads.read_ended_runs(db, self.reader, run_ids))
 
     # Change
 

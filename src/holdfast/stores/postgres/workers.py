@@ -194,6 +194,8 @@ class WorkerStatements:
 class PgClaims(SqlClaims):
     """The runs that workers take from a PostgreSQL database."""
 
+    reads_histories = True
+
     def __init__(self, store: PgStore) -> None:
         super().__init__(store)
         self._store = store
@@ -204,33 +206,23 @@ class PgClaims(SqlClaims):
         self.has_claimed = False
         """Whether a claim has returned runs since the last change was reported."""
 
-    async def claim(
+    async def _claim(
         self,
-        worker: int,
+        workers: Sequence[int],
+        scope: ClaimScope,
+        suspect_delay_s: float | None,
         *,
-        workflows: Collection[str],
-        queues: Collection[str] | None,
-        limit: int,
-        suspect_delay_s: float | None = 0.0,
+        max_suspects: int,
+        with_histories: bool = False,
     ) -> list[Run]:
-        runs = await super().claim(
-            worker, workflows=workflows, queues=queues, limit=limit, suspect_delay_s=suspect_delay_s
+        runs = await super()._claim(
+            workers, scope, suspect_delay_s, max_suspects=max_suspects, with_histories=with_histories
         )
-        self._note_claimed(runs)
-        return runs
-
-    async def claim_each(
-        self, workers: Sequence[int], *, workflows: Collection[str], suspect_delay_s: float | None = 0.0
-    ) -> list[Run]:
-        runs = await super().claim_each(workers, workflows=workflows, suspect_delay_s=suspect_delay_s)
-        self._note_claimed(runs)
-        return runs
-
-    def _note_claimed(self, runs: Collection[Run]) -> None:
         self.has_claimed = self.has_claimed or bool(runs)
         for run in runs:
             if run.is_limited:
                 self._store.notifier.track_limited(run)
+        return runs
 
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         self.scope = ClaimScope(workflows, queues)

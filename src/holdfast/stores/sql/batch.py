@@ -90,6 +90,21 @@ def get_plain_record_rows(ops: Sequence[Op]) -> list[Row] | None:
     return rows
 
 
+def split_plain_ops(ops: Sequence[Op]) -> tuple[list[Row], list[FinishRun]] | None:
+    """The rows of records and the ends of runs, if the operations are nothing else, and small.
+
+    ``None`` also if a run has both, since their order matters then.
+    """
+    finishes = [op for op in ops if type(op) is FinishRun]
+    rows = get_plain_record_rows([op for op in ops if type(op) is not FinishRun] if finishes else ops)
+    if rows is None or not finishes:
+        return None if rows is None else (rows, finishes)
+    keys = {op.key for op in finishes}
+    is_plain = len(keys) == len(finishes) and keys.isdisjoint(row[0] for row in rows)
+    is_small = not any(value and is_large(value) for op in finishes for value in (op.output, op.error))
+    return (rows, finishes) if is_plain and is_small else None
+
+
 def _run_transaction(
     db: Database, ops: Sequence[Op], now: float, reader: RowReader, blob_batch: BlobBatch, *, check_existing: bool
 ) -> list[OpResult]:

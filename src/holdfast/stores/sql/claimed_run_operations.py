@@ -8,7 +8,7 @@ from holdfast.stores import rules, worker_deaths
 from holdfast.stores.daily_usage import make_increment
 from holdfast.stores.operations import AppendRecord, CancelState, FinishRun, OpStatus, ParkRun, ReleaseRun, SaveAttempt
 from holdfast.stores.sql.ready_states import ReadyState
-from holdfast.stores.sql.rows import attempt_to_row, rewind_to_json
+from holdfast.stores.sql.rows import attempt_to_row, finish_to_row
 from holdfast.stores.sql.server_data import increment_to_row
 from holdfast.stores.sql.transaction import FencedRun, Transaction
 
@@ -74,8 +74,7 @@ class ClaimedRunOperations(Transaction):
     def _finish_run(self, run: FencedRun, op: FinishRun) -> bool:
         output = None if op.output is None else self._to_column(op.output)
         error = None if op.error is None else self._to_column(op.error)
-        row = (op.state, output, error, op.at, rewind_to_json(op.rewind), op.key)
-        self._buffer_write("runs", self._sql.FINISH_RUN, op.key, row)
+        self._buffer_write("runs", self._sql.FINISH_RUN, op.key, finish_to_row(op, output, error))
         return self._end_run(run, op.state, rules.make_end_payload(output, error), op.at)
 
     def _has_record(self, key: int, seq: int) -> bool:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores import run_errors
 from holdfast.stores.claims import Claims, NewSignals, RunRequests
+from holdfast.stores.contract import History
 from holdfast.stores.disabled_workflows import DisabledWorkflow, DisabledWorkflows
 from holdfast.stores.operations import Run
 from holdfast.stores.served_versions import split_served_name
@@ -49,11 +52,28 @@ class ClaimScope:
         return {**db.to_served_parameters(self.workflows), "queues": queues}
 
 
+class ClaimResult(NamedTuple):
+    """What a claim has taken."""
+
+    runs: list[Run] = []  # noqa: RUF012 - never changed
+    histories: Mapping[int, History] = MappingProxyType({})
+    """By key, if they were read."""
+    is_ordinary: bool = True
+    """There was no limited queue, no disabled workflow, and no suspect."""
+
+
 class SqlClaims(SqlCapability, Claims):
     """The runs that workers claim from a database."""
 
     _due_scope: ClaimScope | None = None
     """What a worker serves for whom the last read has found a due run: its claim need not look again."""
+    _is_ordinary = True
+    """Whether the last claim has met no limited queue, no disabled workflow, and no suspect. The next is expected to be
+    like it."""
+    reads_histories = False
+    """Whether ``claim`` reads the histories of its runs. It saves round trips, and makes the transaction longer."""
+    _histories: Mapping[int, History] = MappingProxyType({})
+    """The histories of the runs of the last claim."""
 
     async def claim(
         self,
@@ -70,7 +90,9 @@ class SqlClaims(SqlCapability, Claims):
         is_due, self._due_scope = scope == self._due_scope, None
         if not is_due and not await database.read(lambda db: _has_due_runs(db, scope, database.now()), is_slow=False):
             return []
-        return await self._claim([worker] * limit, scope, suspect_delay_s, max_suspects=limit)
+        return await self._claim(
+            [worker] * limit, scope, suspect_delay_s, max_suspects=limit, with_histories=self.reads_histories
+        )
 
     async def claim_each(
         self, workers: Sequence[int], *, workflows: Collection[str], suspect_delay_s: float | None = 0.0
@@ -80,14 +102,20 @@ class SqlClaims(SqlCapability, Claims):
         return await self._claim(workers, ClaimScope(workflows, None), suspect_delay_s, max_suspects=1)
 
     async def _claim(
-        self, workers: Sequence[int], scope: ClaimScope, suspect_delay_s: float | None, *, max_suspects: int
+        self,
+        workers: Sequence[int],
+        scope: ClaimScope,
+        suspect_delay_s: float | None,
+        *,
+        max_suspects: int,
+        with_histories: bool = False,
     ) -> list[Run]:
         """Claim a run for each of these workers, which may be the same one."""
         database = self._database
-        runs = await database.write(
+        runs, self._histories, self._is_ordinary = await database.write(
             lambda db: _claim_runs(
                 db, database.reader, workers, scope, database.now(), database.resolve_time, suspect_delay_s,
-                max_suspects,
+                max_suspects, expect_ordinary=self._is_ordinary, with_histories=with_histories,
             ),
             len(workers),
         )  # fmt: skip
@@ -99,9 +127,13 @@ class SqlClaims(SqlCapability, Claims):
             await database.write(lambda db: _end_unreadable_and_commit(db, unreadable, database.now()))
         return [run for run in filled if isinstance(run, Run)]
 
+    async def take_histories(self, keys: Sequence[int]) -> list[History] | None:
+        histories, self._histories = self._histories, {}
+        return [histories[key] for key in keys] if histories.keys() >= {*keys} else None
+
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         database, scope = self._database, ClaimScope(workflows, queues)
-        next_wake_at = await database.read(lambda db: _get_next_wake_at(db, scope, database.now()), is_slow=False)
+        next_wake_at = await database.read(lambda db: _get_next_wake_at(db, scope), is_slow=False)
         self._due_scope = scope if next_wake_at is not None and next_wake_at <= database.now() else None
         return next_wake_at
 
@@ -155,53 +187,69 @@ def _claim_runs(
     get_time: Callable[[float | None], float],
     suspect_delay_s: float | None,
     max_suspects: int,
-) -> list[Run]:
+    *,
+    expect_ordinary: bool,
+    with_histories: bool,
+) -> ClaimResult:
     """Claim a due run for each of these workers, as far as there are any. Large payloads stay references.
 
     ``get_time`` turns the time that the database reports once the queues are locked into the current time; ``now`` may
-    be older.
+    be older. With ``expect_ordinary``, the due runs are locked together with the first reads, and if the claim turns
+    out not to be ordinary, it begins again.
     """
     db.begin()
-    runs: list[Run] = []
     due_before = None if suspect_delay_s is None else now - suspect_delay_s
     lookups = {**limited_queues.get_lookups(db, scope.queues), **suspects.get_lookups(db, scope.workflows, due_before)}
     distinct = dict.fromkeys(workers)
     db.prefetch({db.sql.IS_WORKER_LIVE: [(worker,) for worker in distinct], db.sql.DISABLED_WORKFLOWS: [()], **lookups})
+    due = db.lock_due_runs(scope.workflows, scope.queues, len(workers), now) if expect_ordinary else None
     live = {worker for worker in distinct if db.lookup(db.sql.IS_WORKER_LIVE, worker)}
     claimants = [worker for worker in workers if worker in live]
-    if claimants:
-        limit = len(claimants)
-        disabled = _read_disabled_workflows(db)
-        served = [(name, version) for name, version in scope.workflows if name not in disabled]
-        limited = limited_queues.lock_limited_queues(db, scope.queues, get_time)
-        if keys := suspects.choose_runs(db, limited, served, scope.queues, max_suspects, due_before):
-            limited = []  # a claim of suspects leaves the queue rows unchanged
-        elif limited:
-            keys = limited_queues.choose_runs(db, limited, served, scope.queues, limit, now)
-        else:
-            keys = [key for _, key in db.lock_due_runs(served, scope.queues, limit, now)]
-        if keys:
-            db.write(db.sql.CLAIM_RUN, list(zip(claimants, keys, strict=False)))
-        for queue in limited:
-            queue.save(db)
-        read = queries.read_runs(db, reader, keys)
-        runs = [run for run in read if isinstance(run, Run)]
-        unreadable = [(key, run) for key, run in zip(keys, read, strict=True) if isinstance(run, StoreCorrupt)]
-        if unreadable:
-            _end_unreadable_runs(db, unreadable, now)
-    db.commit()
-    return runs
+    if not claimants:
+        db.commit()
+        return ClaimResult()
+    disabled = _read_disabled_workflows(db)
+    served = [(name, version) for name, version in scope.workflows if name not in disabled]
+    limited = limited_queues.lock_limited_queues(db, scope.queues, get_time)
+    keys = suspects.choose_runs(db, limited, served, scope.queues, max_suspects, due_before)
+    is_ordinary = not (disabled or limited or keys)
+    if expect_ordinary and not is_ordinary:
+        db.roll_back()
+        return _claim_runs(
+            db, reader, workers, scope, now, get_time, suspect_delay_s, max_suspects,
+            expect_ordinary=False, with_histories=with_histories,
+        )  # fmt: skip
+    if keys:
+        limited = []  # a claim of suspects leaves the queue rows unchanged
+    elif limited:
+        keys = limited_queues.choose_runs(db, limited, served, scope.queues, len(claimants), now)
+    else:
+        due = db.lock_due_runs(served, scope.queues, len(claimants), now) if due is None else due
+        keys = [key for _, key in due[: len(claimants)]]
+    for queue in limited:
+        queue.save(db)
+    if not keys:
+        db.commit()
+        return ClaimResult(is_ordinary=is_ordinary)
+    db.write(db.sql.CLAIM_RUN, list(zip(claimants, keys, strict=False)))
+    if with_histories:
+        queries.prefetch_histories(db, keys)
+    read = queries.read_runs(db, reader, keys, and_commit=True)
+    unreadable = [(key, run) for key, run in zip(keys, read, strict=True) if isinstance(run, StoreCorrupt)]
+    if unreadable:
+        _end_unreadable_and_commit(db, unreadable, now)
+    runs = [run for run in read if isinstance(run, Run)]
+    histories: dict[int, History] = {}
+    if with_histories:
+        with suppress(StoreCorrupt):  # the engine reads them again, and gets the error
+            found = queries.look_up_histories(db, reader, [run.key for run in runs])
+            histories = {run.key: history for run, history in zip(runs, found, strict=True)}
+    return ClaimResult(runs, histories, is_ordinary)
 
 
 def _end_unreadable_and_commit(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]], now: float) -> None:
     """End claimed runs that cannot be read, in a transaction of their own."""
     db.begin()
-    _end_unreadable_runs(db, unreadable, now)
-    db.commit()
-
-
-def _end_unreadable_runs(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]], now: float) -> None:
-    """End claimed runs that cannot be read, in the current transaction."""
     transaction = Transaction(db, now)
     for key, problem in unreadable:
         error = run_errors.encode_corrupt_error(str(problem))
@@ -209,18 +257,13 @@ def _end_unreadable_runs(db: Database, unreadable: Sequence[tuple[int, StoreCorr
             log.error("a run is ended, because it cannot be read: %s", problem)
             transaction.handle_run_end(key, RunState.FAILED, error, now)
     transaction.flush()
+    db.commit()
 
 
-def _get_next_wake_at(db: Database, scope: ClaimScope, now: float) -> float | None:
+def _get_next_wake_at(db: Database, scope: ClaimScope) -> float | None:
     """When the next run can be claimed, as far as is known; a time in the past if one can be claimed now."""
-    values = scope.to_parameters(db)
-    [(ready, limited, suspect)] = db.query(db.sql.NEXT_READY, values)
-    if ready is not None:
-        return ready
-    if limited is not None and limited <= now:
-        return limited
-    timer = db.query(db.sql.NEXT_TIMER, values)[0][0]
-    return min((at for at in (limited, timer, suspect) if at is not None), default=None)
+    [(ready, *others)] = db.query(db.sql.NEXT_READY, scope.to_parameters(db))
+    return min((at for at in others if at is not None), default=None) if ready is None else ready
 
 
 def _read_disabled_workflows(db: Database) -> dict[str, DisabledWorkflow]:

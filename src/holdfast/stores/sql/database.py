@@ -58,6 +58,16 @@ class Database(ABC):
     def commit(self) -> None:
         """End the transaction; what it wrote is durable."""
 
+    def query_and_commit(self, statement: str, values: Values = ()) -> list[Row]:
+        """The rows of a query that is the last one of the transaction.
+
+        A remote database sends it together with the lookups that were prefetched before, whose rows can be looked up
+        once after the commit, and with the commit.
+        """
+        rows = self.query(statement, values)
+        self.commit()
+        return rows
+
     @abstractmethod
     def roll_back(self) -> None:
         """Leave an open transaction, so that the connection can be used again."""

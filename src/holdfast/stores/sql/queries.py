@@ -46,15 +46,21 @@ def _get_row(db: Database, run_id: str) -> Row | None:
         return None
 
 
-def read_runs(db: Database, reader: RowReader, keys: Sequence[int]) -> list[Run | StoreCorrupt]:
+def read_runs(
+    db: Database, reader: RowReader, keys: Sequence[int], *, and_commit: bool = False
+) -> list[Run | StoreCorrupt]:
     """The rows of runs, in order, or the error for one that cannot be read. Large payloads stay references.
 
     Raises ``StoreCorrupt`` if a row is missing: the keys come from an index in the same transaction.
     """
+    query = db.query_and_commit if and_commit else db.query
     try:
-        rows = {row[0]: row for row in db.query(db.sql.GET_RUNS_BY_KEY, (db.to_list_parameter(keys),))}
+        rows = {row[0]: row for row in query(db.sql.GET_RUNS_BY_KEY, (db.to_list_parameter(keys),))}
     except InvalidText:
-        return [_read_run_alone(db, reader, key) for key in keys]
+        read = [_read_run_alone(db, reader, key) for key in keys]
+        if and_commit:
+            db.commit()
+        return read
     for key in keys:
         if key not in rows:
             raise reader.make_missing_error(key)
@@ -103,9 +109,21 @@ def fill_results(db: Database, reader: RowReader, results: Sequence[OpResult]) -
 def read_histories(db: Database, reader: RowReader, keys: Sequence[int]) -> list[History]:
     """The histories of these runs, in one snapshot."""
     db.begin_snapshot()
+    prefetch_histories(db, keys)
+    found = look_up_histories(db, reader, keys)
+    db.commit()
+    return found
+
+
+def prefetch_histories(db: Database, keys: Sequence[int]) -> None:
+    """Announce ``look_up_histories``."""
     runs = [(key,) for key in keys]
     db.prefetch(dict.fromkeys((db.sql.JOURNAL, db.sql.ATTEMPTS, db.sql.MAILBOX, db.sql.LINKED_RUNS), runs))
-    found = [
+
+
+def look_up_histories(db: Database, reader: RowReader, keys: Sequence[int]) -> list[History]:
+    """The histories of these runs, in the current transaction or as prefetched."""
+    return [
         History(
             records=_read_journal(db, reader, key),
             attempts=reader.read_attempts(db.lookup(db.sql.ATTEMPTS, key)),
@@ -114,8 +132,6 @@ def read_histories(db: Database, reader: RowReader, keys: Sequence[int]) -> list
         )
         for key in keys
     ]
-    db.commit()
-    return found
 
 
 def _read_journal(db: Database, reader: RowReader, key: int) -> list[Record]:

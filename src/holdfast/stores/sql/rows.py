@@ -13,7 +13,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores.contract import RunUsage, WorkflowSpec
 from holdfast.stores.journal_pages import JournalSegment
-from holdfast.stores.operations import CancelState, NewRun, Run, SaveAttempt
+from holdfast.stores.operations import CancelState, FinishRun, NewRun, Run, SaveAttempt
 from holdfast.stores.rules import get_first_wake_at
 from holdfast.stores.run_errors import encode_corrupt_error
 from holdfast.stores.served_versions import make_served_name, split_served_name
@@ -103,6 +103,11 @@ def run_to_row(
         position.due_state, position.turn, position.dedup_key, 1 if position.is_debounced else 0,
         1 if new.is_delivery else 0,
     )  # fmt: skip
+
+
+def finish_to_row(op: FinishRun, output: bytes | None, error: bytes | None) -> Row:
+    """The values with which a run ends, and its key. ``output`` and ``error`` are in their stored form."""
+    return (op.state, output, error, op.at, rewind_to_json(op.rewind), op.key)
 
 
 def rewind_to_json(rewind: Rewind | None) -> str | None:

@@ -33,7 +33,7 @@ from holdfast.stores.operations import (
     StartResult,
 )
 from holdfast.stores.sql.database_access import DatabaseWork, T
-from holdfast.stores.sql.group_commit import GroupCommit
+from holdfast.stores.sql.grouped_calls import GroupedCalls
 from holdfast.stores.sql.rows import RowReader
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sqlite import connections
@@ -80,7 +80,7 @@ class SqliteStore(SqlStore):
         self._write_worker: ConnectionWorker | None = None
         self._read_worker: ConnectionWorker | None = None
         self._client_read_worker: ConnectionWorker | None = None
-        self._group_commit = GroupCommit(self._commit)
+        self._group_commit = GroupedCalls(self._commit)
         self.workers = self._workers = SqliteWorkers(self)
         self.step_transactions = self._step_transactions = SqliteStepTransactions(self)
         folder = get_process_folder(self.path)
@@ -110,7 +110,7 @@ class SqliteStore(SqlStore):
                 raise to_store_error(error, self.path) from error
             opened.pop_all()
         register_search_function(client_reader)
-        self._group_commit = GroupCommit(self._commit)  # the old one may wait for a closed loop
+        self._group_commit = GroupedCalls(self._commit)  # the old one may wait for a closed loop
         self._write_worker = ConnectionWorker(writer, self.path, "writer", is_writer=True)
         self._read_worker = ConnectionWorker(reader, self.path, "reader")
         self._client_read_worker = ConnectionWorker(client_reader, self.path, "browser")
@@ -158,7 +158,7 @@ class SqliteStore(SqlStore):
     # Which connection does what
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
-        return await self._group_commit.commit(ops) if ops else []
+        return await self._group_commit.call(ops) if ops else []
 
     async def _commit(self, ops: Sequence[Op]) -> list[OpResult]:
         answers = await super()._commit(ops)

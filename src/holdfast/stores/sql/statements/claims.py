@@ -127,17 +127,13 @@ class ClaimStatements(Catalog):
         f"OR coalesce(({_POSTGRES_LIMITED_AT}) <= :now, false)",
     )
     # ``wake_at`` of a run that is due, when the first run of a limited queue can be claimed, ``wake_at`` of a suspect
+    # and of a timer
     NEXT_READY = NamedQuery(
         _SERVED,
-        sqlite=f"SELECT min(({_NEXT_DUE})), ({_SQLITE_LIMITED_AT}), min(({_NEXT_SUSPECT})) "
+        sqlite=f"SELECT min(({_NEXT_DUE})), ({_SQLITE_LIMITED_AT}), min(({_NEXT_SUSPECT})), min(({_NEXT_TIMER})) "
         f"FROM {_SQLITE_WORKFLOWS} WHERE {_ENABLED}",
-        postgres=f"SELECT min(({_NEXT_DUE})), ({_POSTGRES_LIMITED_AT}), min(({_NEXT_SUSPECT})) "
+        postgres=f"SELECT min(({_NEXT_DUE})), ({_POSTGRES_LIMITED_AT}), min(({_NEXT_SUSPECT})), min(({_NEXT_TIMER})) "
         f"FROM {_POSTGRES_WORKFLOWS} WHERE {_ENABLED}",
-    )
-    NEXT_TIMER = NamedQuery(
-        _SERVED,
-        sqlite=f"SELECT min(({_NEXT_TIMER})) FROM {_SQLITE_WORKFLOWS} WHERE {_ENABLED}",
-        postgres=f"SELECT min(({_NEXT_TIMER})) FROM {_POSTGRES_WORKFLOWS} WHERE {_ENABLED}",
     )
     SUSPECTS = Lookup(
         "workflow:t version:t before:f max_rows:i",

@@ -11,15 +11,17 @@ _RESULT_TAKEN = (
     "result_claim = CASE WHEN result_claim = 1 AND NOT EXISTS "
     "(SELECT 1 FROM @workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE result_claim END"
 )
-_ENDED = (
+ENDED = (
     f"owner = NULL, ready_state = NULL, wake_at = NULL, waits_for = '', paused_at = NULL, parked_by = NULL, "
     f"{_RESULT_TAKEN}"
 )
+"""The assignments of every end."""
 _RELEASED_AS = "state = 'pending', owner = NULL, ready_state = CASE WHEN paused_at IS NULL THEN {} END"
 _RELEASED = _RELEASED_AS.format(READY_WHEN_DUE)
 _WOKEN = f"ready_state = CASE WHEN ready_state IN {THROTTLED_READY} THEN ready_state ELSE {READY_WHEN_DUE} END"
 _CANCEL_REQUESTED = "cancel_state = CASE cancel_state WHEN '' THEN 'requested' ELSE cancel_state END"
-_END = "state:t output:b error:b finished_at:f rewind:t"
+END_VALUES = "state:t output:b error:b finished_at:f rewind:t"
+"""What a run ends with."""
 _RESTORED = (
     "state:t epoch:i delivery_count:i wake_at:f waits_for:t cancel_state:t paused_at:f finished_at:f rewind:t output:b "
     "error:b result_claim:i"
@@ -129,14 +131,14 @@ class RunStatements(Catalog):
     WAKE_PARKED_BY = _update_held(
         "now:f worker:i", f"{_WOKEN}, wake_at = :now", "parked_by", "waiting", " AND paused_at IS NULL"
     )
-    FINISH_RUN = Update(f"{_END} key:i", f"{assign(_END)}, {_ENDED}")
+    FINISH_RUN = Update(f"{END_VALUES} key:i", f"{assign(END_VALUES)}, {ENDED}")
     MARK_RUN_DEAD = Update(
         "delivery_count:i error:b finished_at:f key:i",
-        f"state = 'dead', delivery_count = :delivery_count, error = :error, finished_at = :finished_at, {_ENDED}",
+        f"state = 'dead', delivery_count = :delivery_count, error = :error, finished_at = :finished_at, {ENDED}",
     )
     FAIL_UNREADABLE = Query(
         "error:b finished_at:f key:i",
-        f"UPDATE @runs SET state = 'failed', error = :error, finished_at = :finished_at, {_ENDED} "
+        f"UPDATE @runs SET state = 'failed', error = :error, finished_at = :finished_at, {ENDED} "
         "WHERE key = :key AND state = 'running'",
     )
 
@@ -148,7 +150,7 @@ class RunStatements(Catalog):
         f"{_CANCEL_REQUESTED}, paused_at = NULL, ready_state = {ready_when_due(cancelled='true')}, wake_at = :wake_at",
     )
     CANCEL_IMMEDIATELY = Update(
-        "finished_at:f key:i", f"{_CANCEL_REQUESTED}, state = 'cancelled', finished_at = :finished_at, {_ENDED}"
+        "finished_at:f key:i", f"{_CANCEL_REQUESTED}, state = 'cancelled', finished_at = :finished_at, {ENDED}"
     )
     SET_CANCEL_RECORDED = Update("key:i", "cancel_state = 'recorded'")
     PAUSE_RUN = Update("paused_at:f key:i", "paused_at = :paused_at, ready_state = NULL")

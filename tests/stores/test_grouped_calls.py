@@ -10,7 +10,7 @@ from store_values import start_run
 
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.operations import Op, OpResult, OpStatus, ReleaseRun
-from holdfast.stores.sql.group_commit import MAX_OPS, GroupCommit
+from holdfast.stores.sql.grouped_calls import MAX_ITEMS, GroupedCalls
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -36,8 +36,8 @@ class Slow:
         return [OpStatus.DONE if key % 2 else OpStatus.FENCED for key in keys]
 
 
-def asking(gathering: GroupCommit, *keys: int) -> asyncio.Task[list[OpResult]]:
-    return asyncio.create_task(gathering.commit([ReleaseRun(key, 1) for key in keys]))
+def asking(gathering: GroupedCalls[Op, OpResult], *keys: int) -> asyncio.Task[list[OpResult]]:
+    return asyncio.create_task(gathering.call([ReleaseRun(key, 1) for key in keys]))
 
 
 async def settle() -> None:
@@ -47,7 +47,7 @@ async def settle() -> None:
 
 async def test_commits_that_arrive_meanwhile_are_grouped_and_each_gets_its_own_answers():
     slow = Slow()
-    gathering = GroupCommit(slow.commit)
+    gathering = GroupedCalls(slow.commit)
     first, second, third = asking(gathering, 1), asking(gathering, 2, 3), asking(gathering, 4)
     await settle()
     assert slow.commits == [[1]]
@@ -58,13 +58,13 @@ async def test_commits_that_arrive_meanwhile_are_grouped_and_each_gets_its_own_a
     slow.may_go_on.release()
     assert (await second, await third) == ([OpStatus.FENCED, OpStatus.DONE], [OpStatus.FENCED])
     slow.may_go_on.release()
-    assert await gathering.commit([ReleaseRun(5, 1)]) == [OpStatus.DONE]
+    assert await gathering.call([ReleaseRun(5, 1)]) == [OpStatus.DONE]
 
 
 async def test_a_commit_that_fails_does_not_fail_the_others_of_its_group():
     slow = Slow()
     slow.bad = {3}
-    gathering = GroupCommit(slow.commit)
+    gathering = GroupedCalls(slow.commit)
     asked = [asking(gathering, key) for key in (1, 2, 3, 5)]
     await settle()
     for _ in range(9):
@@ -77,7 +77,7 @@ async def test_a_commit_that_fails_does_not_fail_the_others_of_its_group():
 async def test_an_unavailable_store_fails_the_whole_group_and_is_used_again_later():
     slow = Slow()
     slow.is_away = True
-    gathering = GroupCommit(slow.commit)
+    gathering = GroupedCalls(slow.commit)
     asked = [asking(gathering, key) for key in (1, 2, 3)]
     await settle()
     for _ in range(9):
@@ -85,12 +85,12 @@ async def test_an_unavailable_store_fails_the_whole_group_and_is_used_again_late
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreUnavailable] * 3
     slow.is_away = False
-    assert await gathering.commit([ReleaseRun(1, 1)]) == [OpStatus.DONE]
+    assert await gathering.call([ReleaseRun(1, 1)]) == [OpStatus.DONE]
 
 
 async def test_a_cancelled_caller_does_not_block_the_others():
     slow = Slow()
-    gathering = GroupCommit(slow.commit)
+    gathering = GroupedCalls(slow.commit)
     first, second, third = asking(gathering, 1), asking(gathering, 2), asking(gathering, 3)
     await settle()
     second.cancel()
@@ -98,18 +98,18 @@ async def test_a_cancelled_caller_does_not_block_the_others():
         slow.may_go_on.release()
     assert (await first, await third) == ([OpStatus.DONE], [OpStatus.DONE])
     await settle()
-    assert await gathering.commit([ReleaseRun(5, 1)]) == [OpStatus.DONE]
+    assert await gathering.call([ReleaseRun(5, 1)]) == [OpStatus.DONE]
 
 
 async def test_a_transaction_does_not_grow_without_end():
     slow = Slow()
-    gathering = GroupCommit(slow.commit)
-    asked = [asking(gathering, key) for key in range(MAX_OPS + 100)]
+    gathering = GroupedCalls(slow.commit)
+    asked = [asking(gathering, key) for key in range(MAX_ITEMS + 100)]
     await settle()
     for _ in range(9):
         slow.may_go_on.release()
     await asyncio.gather(*asked)
-    assert [len(keys) for keys in slow.commits] == [1, MAX_OPS, 99]
+    assert [len(keys) for keys in slow.commits] == [1, MAX_ITEMS, 99]
 
 
 async def test_a_store_gathers(tmp_path):

@@ -10,7 +10,7 @@ from store_values import start_run
 
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.operations import Op, OpResult, OpStatus, ReleaseRun
-from holdfast.stores.sql.group_commit import MAX_OPS, GroupCommit
+from holdfast.stores.group_commit import MAX_OPS, GroupCommit
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio

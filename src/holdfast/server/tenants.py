@@ -13,6 +13,7 @@ from holdfast.server.caches.disabled_workflows import DisabledWorkflows
 from holdfast.server.deliveries.dispatcher import Dispatcher
 from holdfast.server.deliveries.listener_registry import ListenerRegistry
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
+from holdfast.stores.group_commit import TurnCommit
 from holdfast.stores.urls import create_store, redact_url, resolve_store_url, split_namespace, with_namespace
 
 
@@ -30,6 +31,8 @@ class Tenant:
         self.connections = connections
         self.store = store
         self.client = Client.from_connections(connections)
+        self.commits = TurnCommit(store.commit)
+        """Requests that are handled at the same time share transactions."""
         self.audit_writer = AuditWriter(store)
         self.dispatcher = Dispatcher(self)
         self.listeners = ListenerRegistry(namespace, store, get_default_store)

@@ -25,6 +25,7 @@ from holdfast.services.thread_offload import OffLoopRunner, run_off_loop
 from holdfast.services.webhook_settings import Webhook, find_webhook, list_webhooks, remove_webhook
 from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.documents import Document
+from holdfast.stores.group_commit import CommitFunction
 from holdfast.stores.operations import MAX_DELIVERIES, Run, StartResult, StartRun
 from holdfast.stores.served_versions import list_announced_specs
 
@@ -160,6 +161,7 @@ async def send_to_address(
     max_value: int = DEFAULT_MAX_VALUE_BYTES,
     join_unsuccessful: bool = False,
     runner: OffLoopRunner = run_off_loop,
+    commit: CommitFunction | None = None,
 ) -> tuple[Run, bool]:
     """Start a run of an address, or join an existing one; and whether it is new. Errors are those of any start.
 
@@ -172,6 +174,7 @@ async def send_to_address(
         max_value: maximum size of the payload, in bytes.
         join_unsuccessful: join an existing run even if it ended without a result.
         runner: runs what takes long for a large payload.
+        commit: commits the start; default: the store.
     """
     if options.version is not None:
         raise UsageError(f"address {name!r} has no code, and so no version={options.version!r} of it")
@@ -179,7 +182,7 @@ async def send_to_address(
     spec = address.spec if deadline_s is None else replace(address.spec, timeout_s=deadline_s)
     inputs = encode_inputs_by_name(name, spec.parameters, (payload,), {})
     new = await runner(len(inputs), lambda: build_new_run(spec, inputs, options, now=store.now(), max_value=max_value))
-    [answer] = await store.commit([StartRun(new)])
+    [answer] = await (commit or store.commit)([StartRun(new)])
     run = resolve_start(answer, new, join_unsuccessful=join_unsuccessful)
     return run, isinstance(answer, StartResult) and answer.is_new
 

@@ -21,6 +21,8 @@ class RateLimiter:
         self._requests_per_s = requests_per_s
         self._burst = burst
         self._clock = clock
+        window = max(1, ceil(burst / requests_per_s))
+        self._policy = f'"default";q={max(1, int(burst))};w={window}'
         self._buckets: LruDict[str, tuple[float, float]] = LruDict(MAX_BUCKETS)
         """By caller: how much was left, and when."""
 
@@ -44,9 +46,9 @@ class RateLimiter:
     def make_headers(self, caller: str) -> dict[str, str]:
         """Response headers with the limit and the rest of it (draft-ietf-httpapi-ratelimit-headers)."""
         left, _ = self._buckets.get(caller, (self._burst, 0.0))
-        window, reset = ceil(self._burst / self._requests_per_s), ceil((self._burst - left) / self._requests_per_s)
+        reset = ceil((self._burst - left) / self._requests_per_s)
         return {
-            "RateLimit-Policy": f'"default";q={max(1, int(self._burst))};w={max(1, window)}',
+            "RateLimit-Policy": self._policy,
             "RateLimit": f'"default";r={max(0, int(left))};t={reset}',
         }
 

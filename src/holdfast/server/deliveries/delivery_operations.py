@@ -134,7 +134,7 @@ async def _finish(
         call.check_listen_scope(known.run.workflow)
         run, epoch = known.run, known.run.epoch
     store = call.store
-    *_, status = await store.commit([*step_ops, FinishRun(run.key, epoch, state, output, error, store.now())])
+    *_, status = await call.commit([*step_ops, FinishRun(run.key, epoch, state, output, error, store.now())])
     if status not in (OpStatus.DONE, OpStatus.DONE_NOTIFIED):
         raise await read_lost_problem(call, run, epoch)
     RunLog.from_store(store).log_end(replace(run, state=state, error=error))

@@ -187,6 +187,7 @@ async def delete_address_settings(call: Call, address: str) -> Changed:
     "/v1/addresses/{address}/send",
     scope=Scope.SUBMIT,
     status=201,
+    commits_audit_entry=True,
     extra_responses={200: "The run already exists."},
     headers=(IDEMPOTENCY_KEY, VALUES_HEADER),
     location="/v1/runs/{id}",
@@ -205,7 +206,7 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     # A repeat of the same request finds its run even if that has failed since.
     run, is_new = await send_to_address(
         call.store, address, payload, options, deadline_s=body.deadline, max_value=call.client.max_value,
-        join_unsuccessful=derived is not None, runner=call.run_large_work,
+        join_unsuccessful=derived is not None, runner=call.run_large_work, commit=call.commit,
     )  # fmt: skip
     call.tenant.dispatcher.notify(address)
     call.status = 201 if is_new else 200

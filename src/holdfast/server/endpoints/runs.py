@@ -148,6 +148,7 @@ class RunIds(BaseModel):
     "/v1/runs",
     scope=Scope.SUBMIT,
     status=201,
+    commits_audit_entry=True,
     extra_responses={200: "The run already exists."},
     headers=(IDEMPOTENCY_KEY, VALUES_HEADER),
     location="/v1/runs/{id}",
@@ -168,7 +169,7 @@ async def start_run(call: Call, body: StartBody) -> RunInfo:
     )
     await check_start_allowed(store, spec.name, [new.id])
     await announce_queue(call, options.queue)
-    [result] = await store.commit([StartRun(new)])
+    [result] = await call.commit([StartRun(new)])
     call.notify_listeners(spec)
     # A repeat of the same request finds its run even if that has failed since.
     run = resolve_start(result, new, join_unsuccessful=derived is not None)

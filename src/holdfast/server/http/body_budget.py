@@ -18,7 +18,13 @@ from typing import Final
 
 from starlette.requests import Request
 
-from holdfast.server.http.json_scanner import CHUNK_BYTES, JsonLimitExceeded, JsonScanner
+from holdfast.server.http.json_scanner import (
+    CHUNK_BYTES,
+    MAX_NUMBER_CHARS,
+    JsonLimitExceeded,
+    JsonScanner,
+    check_json,
+)
 from holdfast.server.http.problems import Problem
 
 MAX_BODIES_PER_CALLER: Final = 3
@@ -89,16 +95,23 @@ class BodyReservation:
 
     async def read_json(self, request: Request) -> bytearray:
         """The whole body. Raises ``Problem`` if it exceeds the budget, or a limit on JSON."""
-        data, scanner = bytearray(), JsonScanner()
+        data, scanner = bytearray(), None
         try:
             async for part in request.stream():
                 self.extend(len(part))
                 data += part
+                if len(data) <= MAX_NUMBER_CHARS:
+                    continue  # a short text is checked as a whole
+                if scanner is None:
+                    scanner, part = JsonScanner(), bytes(data)
                 for start in range(0, len(part), CHUNK_BYTES):
                     scanner.feed(part[start : start + CHUNK_BYTES])
                     if len(part) > CHUNK_BYTES:
                         await asyncio.sleep(0)
-            scanner.close()
+            if scanner is None:
+                check_json(bytes(data))
+            else:
+                scanner.close()
         except JsonLimitExceeded as limit:
             raise Problem(422, limit.kind, _PROBLEM_TITLES[limit.kind], str(limit)) from None
         return data

@@ -9,9 +9,10 @@ from holdfast.client.client import Client
 from holdfast.client.store_connections import LoopConnections
 from holdfast.server.auth.audit_log import AuditWriter
 from holdfast.server.background.overview_feed import OverviewFeed
-from holdfast.server.caches.disabled_workflows import DisabledWorkflows
+from holdfast.server.caches.name_cache import NameCache
 from holdfast.server.deliveries.dispatcher import Dispatcher
 from holdfast.server.deliveries.listener_registry import ListenerRegistry
+from holdfast.services.policies import list_policies
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
 from holdfast.stores.group_commit import TurnCommit
 from holdfast.stores.urls import create_store, redact_url, resolve_store_url, split_namespace, with_namespace
@@ -37,7 +38,9 @@ class Tenant:
         self.dispatcher = Dispatcher(self)
         self.listeners = ListenerRegistry(namespace, store, get_default_store)
         self.overview_feed = OverviewFeed(self)
-        self.disabled_workflows = DisabledWorkflows()
+        self.disabled_workflows = NameCache(store, lambda store: store.disabled_workflows.get_all())
+        self.limited_workflows = NameCache(store, list_policies)
+        """Workflows and addresses with a policy."""
 
     async def close(self) -> None:
         """Disconnect the listeners, and then the store."""

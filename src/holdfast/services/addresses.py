@@ -10,7 +10,7 @@ store. Its webhook is another document (see ``services.webhook_settings``), beca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any
@@ -162,6 +162,7 @@ async def send_to_address(
     join_unsuccessful: bool = False,
     runner: OffLoopRunner = run_off_loop,
     commit: CommitFunction | None = None,
+    declare: Callable[[str], Awaitable[AddressInfo]] | None = None,
 ) -> tuple[Run, bool]:
     """Start a run of an address, or join an existing one; and whether it is new. Errors are those of any start.
 
@@ -175,10 +176,11 @@ async def send_to_address(
         join_unsuccessful: join an existing run even if it ended without a result.
         runner: runs what takes long for a large payload.
         commit: commits the start; default: the store.
+        declare: finds or creates the address; default: in the store.
     """
     if options.version is not None:
         raise UsageError(f"address {name!r} has no code, and so no version={options.version!r} of it")
-    address = await declare_address(store, name)
+    address = await (declare_address(store, name) if declare is None else declare(name))
     spec = address.spec if deadline_s is None else replace(address.spec, timeout_s=deadline_s)
     inputs = encode_inputs_by_name(name, spec.parameters, (payload,), {})
     new = await runner(len(inputs), lambda: build_new_run(spec, inputs, options, now=store.now(), max_value=max_value))

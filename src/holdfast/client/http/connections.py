@@ -1,8 +1,8 @@
 """The connections of a client to its server, under one event loop.
 
-Each connection is a client of its own (without TLS, see ``plain_connection``). The pool of a single ``httpx2`` client looks at all of its connections, and asks
-the system about each idle one, whenever a request begins or ends: with a few hundred listeners or waiting calls in a
-process, that costs several times as much as the requests.
+Each connection is a client of its own; without TLS, it is a ``PlainConnection``. The pool of a single ``httpx2`` client
+looks at all of its connections, and asks the system about each idle one, whenever a request begins or ends: with a few
+hundred listeners or waiting calls in a process, that costs several times as much as the requests.
 """
 
 from __future__ import annotations

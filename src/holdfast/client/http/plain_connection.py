@@ -148,6 +148,7 @@ class PlainConnection(asyncio.Protocol):
         """Of the body, or of the chunk."""
         self._is_chunked = False
         self._can_be_reused = True
+        self._is_paused = False
 
     # For the transport of a client
 
@@ -192,7 +193,8 @@ class PlainConnection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """The reader of a stream has taken what was received."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._is_paused and self._transport is not None and not self._transport.is_closing():
+            self._is_paused = False
             self._transport.resume_reading()
 
     async def _send(
@@ -265,7 +267,8 @@ class PlainConnection(asyncio.Protocol):
             self.close()
         else:
             if self._is_streaming and not response.is_complete:
-                if response.is_full and self._transport is not None:
+                if response.is_full and not self._is_paused and self._transport is not None:
+                    self._is_paused = True
                     self._transport.pause_reading()
                 response.note_progress()
 

@@ -49,7 +49,7 @@ async def revoke_if_stopped(call: Call, run: Run) -> None:
         [status] = await call.store.commit([ParkRun(run.key, run.epoch, None, is_pause=True)])
         if status is OpStatus.DONE:
             raise _revoke(call, run, "paused", "the run is paused.")
-    elif await call.tenant.disabled_workflows.is_disabled(call.store, run.workflow):
+    elif await call.tenant.disabled_workflows.has(run.workflow):
         [status] = await call.store.commit([ReleaseRun(run.key, run.epoch)])
         if status is OpStatus.DONE:
             raise _revoke(call, run, "disabled", f"address {run.workflow!r} is disabled.")
@@ -160,7 +160,7 @@ def end_delivery(call: Call, id: str, run: Run) -> None:
     """The delivery has ended: its listener may get the next one, and other listeners this run, if it continues."""
     forget_delivery(call, id)
     dispatcher = call.tenant.dispatcher
-    dispatcher.watcher.mark_ended(id)
+    dispatcher.watcher.mark_ended(id, is_expected=True)
     dispatcher.notify(run.workflow)
 
 

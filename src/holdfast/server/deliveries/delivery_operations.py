@@ -134,12 +134,16 @@ async def _finish(
         call.check_listen_scope(known.run.workflow)
         run, epoch = known.run, known.run.epoch
     store = call.store
-    *_, status = await call.commit([*step_ops, FinishRun(run.key, epoch, state, output, error, store.now())])
+    now = store.now()
+    *_, status = await call.commit([*step_ops, FinishRun(run.key, epoch, state, output, error, now)])
     if status not in (OpStatus.DONE, OpStatus.DONE_NOTIFIED):
         raise await read_lost_problem(call, run, epoch)
-    RunLog.from_store(store).log_end(replace(run, state=state, error=error))
+    ended = replace(run, state=state, output=output, error=error, finished_at=now, owner=None)
+    RunLog.from_store(store).log_end(ended)
     end_delivery(call, id, run)
-    call.tenant.connections.note_end(run.id)
+    if status is OpStatus.DONE_NOTIFIED:  # perhaps a repeat, with another result than the one that counts
+        ended = await store.get_run(run.id) or ended
+    call.tenant.connections.note_end(ended)
     return run
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,6 +60,9 @@ class IndexedHeaders(Headers):
 
     def __getitem__(self, key: str) -> str:
         return self._values[key.lower()][0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
 
     def __contains__(self, key: Any) -> bool:
         return key.lower() in self._values

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import ceil
 
 from holdfast.server.caches.lru_dict import LruDict
@@ -72,14 +71,25 @@ class ConcurrencyLimiter:
                 headers={"Retry-After": "1"},
             )
 
-    @contextmanager
-    def acquire(self, caller: str) -> Generator[None]:
-        """Count one more until the end of the block. Raises ``Problem`` if it exceeds the limit."""
+    def acquire(self, caller: str) -> AcquiredSlot:
+        """Count one more until the end of a ``with`` block. Raises ``Problem`` if it exceeds the limit."""
         self.check(caller)
-        self._open_counts[caller] += 1
-        try:
-            yield
-        finally:
-            self._open_counts[caller] -= 1
-            if not self._open_counts[caller]:
-                del self._open_counts[caller]
+        return AcquiredSlot(self._open_counts, caller)
+
+
+class AcquiredSlot:
+    """One request or stream of a caller, counted inside of the block. (A generator would cost more.)"""
+
+    __slots__ = ("_caller", "_open_counts")
+
+    def __init__(self, open_counts: Counter[str], caller: str) -> None:
+        self._open_counts = open_counts
+        self._caller = caller
+
+    def __enter__(self) -> None:
+        self._open_counts[self._caller] += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._open_counts[self._caller] -= 1
+        if not self._open_counts[self._caller]:
+            del self._open_counts[self._caller]

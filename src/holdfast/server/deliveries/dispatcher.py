@@ -2,9 +2,8 @@
 
 All listeners that wait on an address through this server form one line, and one task looks for work for them. So a
 change in the store costs one query for each address, however many listeners wait. The task first asks whether anything
-is due, unless the last claim has found a run for everyone. It claims in one transaction for several listeners: for a
-few at first, and for more as long as there is a run for each. If a listener has left meanwhile, its run is released,
-and the delivery does not count.
+is due, and only then claims, in one transaction for several listeners: for a few at first, and for more as long as
+there is a run for each. If a listener has left meanwhile, its run is released, and the delivery does not count.
 
 The store reports what other processes write. Writes that go through this server call ``notify``. The dispatcher also
 polls now and then, since runs become due by the clock as well.
@@ -76,8 +75,6 @@ class Dispatcher:
         """By address, as are the tasks and subscriptions."""
         self._dispatch_tasks: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: dict[str, Subscription] = {}
-        self._backlogs: set[str] = set()
-        """Addresses where the last claim has found a run for each listener: there may be more."""
         self._handover_tasks: set[asyncio.Task[None]] = set()
         self.watcher = DeliveryWatcher(tenant)
 
@@ -145,20 +142,15 @@ class Dispatcher:
         """Hand out what is due. Returns the seconds until the next poll makes sense."""
         store, served, size = self._tenant.store, [make_served_name(address, "")], FIRST_CLAIM_SIZE
         while pending:
-            has_backlog = address in self._backlogs
-            if not has_backlog:
-                due = await store.claims.get_next_wake_at(workflows=served, queues=None)
-                if due is None:
-                    return POLL_INTERVAL_S
-                if due > store.now():
-                    return min(POLL_INTERVAL_S, due - store.now())
+            due = await store.claims.get_next_wake_at(workflows=served, queues=None)
+            if due is None:
+                return POLL_INTERVAL_S
+            if due > store.now():
+                return min(POLL_INTERVAL_S, due - store.now())
             listeners = await self._choose_listeners(pending, size)
             if not listeners:
                 continue
-            self._backlogs.discard(address)
             claimed = await self._claim(served, listeners)
-            if not claimed and has_backlog:
-                continue
             if not claimed:
                 # What is due may be isolated, and thus only for a listener that holds nothing.
                 idle = [one for one in pending if one.is_idle and not one.delivery.done()]
@@ -172,7 +164,6 @@ class Dispatcher:
             self._handover_tasks.add(handover)  # the next listeners in line need not wait for it
             handover.add_done_callback(self._handover_tasks.discard)
             if len(claimed) == len(listeners):
-                self._backlogs.add(address)
                 size = min(MAX_CLAIM_SIZE, 4 * size)
         return POLL_INTERVAL_S
 

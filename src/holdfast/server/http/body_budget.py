@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Final
+from typing import Final, Self
 
 from starlette.requests import Request
 
@@ -51,14 +49,9 @@ class BodyBudget:
         self._used_by_caller: Counter[str] = Counter()
         self._used_bytes = 0
 
-    @contextmanager
-    def open_reservation(self, caller: str) -> Generator[BodyReservation]:
-        """A reservation for one body, released at the end of the block."""
-        reservation = BodyReservation(self, caller)
-        try:
-            yield reservation
-        finally:
-            self._release(caller, reservation.size)
+    def open_reservation(self, caller: str) -> BodyReservation:
+        """A reservation for one body, released at the end of a ``with`` block."""
+        return BodyReservation(self, caller)
 
     def extend(self, caller: str, size: int, added: int) -> None:
         """Count ``added`` bytes of a body that had ``size``. Raises ``Problem`` if they exceed the budget."""
@@ -73,7 +66,10 @@ class BodyBudget:
     def _get_counted_bytes(self, size: int) -> int:
         return max(0, size - self._free_bytes)
 
-    def _release(self, caller: str, size: int) -> None:
+    def release(self, caller: str, size: int) -> None:
+        """A body is no longer in memory."""
+        if not size:
+            return
         self._used_bytes -= self._get_counted_bytes(size)
         self._used_by_caller[caller] -= size
         if self._used_by_caller[caller] <= 0:
@@ -87,6 +83,12 @@ class BodyReservation:
         self._budget = budget
         self._caller = caller
         self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._budget.release(self._caller, self.size)
 
     def extend(self, size: int) -> None:
         """Count bytes that have arrived. Raises ``Problem`` if they exceed the budget."""

@@ -131,7 +131,7 @@ async def test_a_connection_that_the_server_closes_is_opened_anew(data: bytes):
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n+2\r\nab\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nX: " + b"x" * plain_connection.MAX_HEAD_BYTES + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 3 * plain_connection.MAX_HEAD_BYTES + b"\r\n\r\n",
     ],
 )
 async def test_what_is_not_a_response_is_an_error(data: bytes):

@@ -3,41 +3,24 @@
 A client of a local server, or of one behind a tunnel, makes many small requests, and so does a listener: one or two for
 each step. Through ``httpx2``, each costs about a millisecond of CPU, several times as much as the server needs for it.
 So this connection has what ``Transport`` uses of an ``httpx2.AsyncClient``, and raises the same errors, but it knows
-neither TLS nor proxies, redirects, or compression. It sends one request at a time.
+neither TLS nor proxies, redirects, or compression. It sends one request at a time; ``httptools`` parses the responses.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from enum import Enum, auto
-from typing import Final, cast
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+import httptools
 import httpx2
 
 MAX_HEAD_BYTES: Final = 256 * 1024
 MAX_BUFFERED_BYTES: Final = 1024 * 1024
 """Bytes of a stream that are received before its reader has taken any of them."""
 DEFAULT_PORT: Final = 80
-
-_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?")
-_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
-_LENGTH: Final = re.compile(r"[0-9]{1,15}")
-
-
-class _Part(Enum):
-    """What the next bytes of a response belong to."""
-
-    HEAD = auto()
-    BODY = auto()
-    """A body, or a chunk, of known length."""
-    CHUNK_SIZE = auto()
-    CHUNK_END = auto()
-    TRAILERS = auto()
-    BODY_UNTIL_CLOSE = auto()
 
 
 class PlainResponse:
@@ -139,14 +122,11 @@ class PlainConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._response: PlainResponse | None = None
         self._is_streaming = False
-        self._reset_parser()
-
-    def _reset_parser(self) -> None:
-        self._unparsed = b""
-        self._part = _Part.HEAD
-        self._left_bytes = 0
-        """Of the body, or of the chunk."""
-        self._is_chunked = False
+        self._parser: Any = None
+        self._head_bytes = 0
+        """Bytes received of a head that is not complete."""
+        self._ends_with_connection = False
+        """Whether the body of the response ends when the server closes the connection."""
         self._can_be_reused = True
         self._is_paused = False
 
@@ -224,7 +204,9 @@ class PlainConnection(asyncio.Protocol):
 
     async def _connect(self, timeout_s: float | None) -> None:
         self.close()
-        self._reset_parser()
+        self._parser = httptools.HttpResponseParser(self)
+        self._head_bytes = 0
+        self._can_be_reused, self._is_paused, self._ends_with_connection = True, False, False
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -246,7 +228,7 @@ class PlainConnection(asyncio.Protocol):
         self._can_be_reused = False
         if response is None:
             return
-        if exc is None and self._part is _Part.BODY_UNTIL_CLOSE:
+        if exc is None and self._ends_with_connection:
             response.finish()
         else:
             response.finish(httpx2.ReadError(str(exc or "the server has closed the connection before it answered")))
@@ -257,14 +239,16 @@ class PlainConnection(asyncio.Protocol):
         if response is None:  # nothing was requested
             self.close()
             return
-        self._unparsed += data
+        self._head_bytes += len(data)
         try:
-            while self._response is not None and self._parse_next(response):
-                pass
-        except ValueError as error:
-            self._response = None
-            response.finish(httpx2.RemoteProtocolError(f"the response is not valid HTTP: {error}"))
-            self.close()
+            self._parser.feed_data(data)
+            if not response.status_code and self._head_bytes > MAX_HEAD_BYTES:
+                raise httptools.HttpParserError("its head is too large")
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            # The cause of an error that a callback has raised is in its context.
+            self._fail(
+                response, httpx2.RemoteProtocolError(f"the response is not valid HTTP: {error.__context__ or error}")
+            )
         else:
             if self._is_streaming and not response.is_complete:
                 if response.is_full and not self._is_paused and self._transport is not None:
@@ -272,101 +256,49 @@ class PlainConnection(asyncio.Protocol):
                     self._transport.pause_reading()
                 response.note_progress()
 
-    # Parsing
+    def _fail(self, response: PlainResponse, error: Exception) -> None:
+        self._response = None
+        response.finish(error)
+        self.close()
 
-    def _parse_next(self, response: PlainResponse) -> bool:
-        """Parse the next part; false if more bytes are needed. Raises ``ValueError``."""
-        match self._part:
-            case _Part.HEAD:
-                head, separator, rest = self._unparsed.partition(b"\r\n\r\n")
-                if len(head) > MAX_HEAD_BYTES:
-                    raise ValueError("its head is too large")
-                if not separator:
-                    return False
-                self._unparsed = rest
-                self._parse_head(response, head)
-            case _Part.BODY:
-                if not self._unparsed:
-                    return False
-                data, self._unparsed = self._unparsed[: self._left_bytes], self._unparsed[self._left_bytes :]
-                self._left_bytes -= len(data)
-                response.feed(data)
-                if not self._left_bytes:
-                    self._end_body_or_chunk(response)
-            case _Part.BODY_UNTIL_CLOSE:
-                data, self._unparsed = self._unparsed, b""
-                if data:
-                    response.feed(data)
-                return False
-            case _:
-                line, separator, rest = self._unparsed.partition(b"\r\n")
-                if len(line) > MAX_HEAD_BYTES:
-                    raise ValueError("a line of its body is too long")
-                if not separator:
-                    return False
-                self._unparsed = rest
-                self._parse_line(response, line)
-        return True
+    # For the parser
 
-    def _parse_head(self, response: PlainResponse, head: bytes) -> None:
-        first, *lines = head.split(b"\r\n")
-        status_line = _STATUS_LINE.fullmatch(first)
-        if status_line is None:
-            raise ValueError(f"it begins with {first[:50]!r}")
-        status = int(status_line[2])
-        if status == 101:
-            raise ValueError("it changes the protocol")
-        if status < 200:
-            return  # the response itself follows
-        headers: dict[str, str] = {}
-        for line in lines:
-            name, colon, value = line.decode("latin-1").partition(":")
-            if not colon or not name or name != name.strip():
-                raise ValueError(f"it has the header {line[:50]!r}")
-            name, value = name.lower(), value.strip()
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        response.status_code, response.headers = status, headers
-        tokens = {token.strip() for token in headers.get("connection", "").lower().split(",")}
-        self._can_be_reused = "close" not in tokens and (status_line[1] == b"1" or "keep-alive" in tokens)
-        encoding, length = headers.get("transfer-encoding"), headers.get("content-length")
-        if status in (204, 304):
-            self._end_response(response)
-        elif encoding is not None:
-            if encoding.lower() != "chunked":
-                raise ValueError(f"it is encoded as {encoding[:50]!r}")
-            self._part, self._is_chunked = _Part.CHUNK_SIZE, True
-        elif length is None:
-            self._part, self._can_be_reused = _Part.BODY_UNTIL_CLOSE, False
-        elif not _LENGTH.fullmatch(length):
-            raise ValueError(f"it has the length {length[:50]!r}")
-        elif int(length):
-            self._part, self._left_bytes, self._is_chunked = _Part.BODY, int(length), False
-        else:
-            self._end_response(response)
+    def on_message_begin(self) -> None:
+        """A response begins: the one that was requested, or one that only announces it."""
+        if self._response is None:
+            raise ValueError("it is followed by another one")
+        self._headers: dict[str, str] = {}
 
-    def _parse_line(self, response: PlainResponse, line: bytes) -> None:
-        if self._part is _Part.CHUNK_SIZE:
-            size = _CHUNK_SIZE.fullmatch(line)
-            if size is None:
-                raise ValueError(f"it has a chunk of size {line[:50]!r}")
-            self._left_bytes = int(size[1], 16)
-            self._part = _Part.BODY if self._left_bytes else _Part.TRAILERS
-        elif self._part is _Part.CHUNK_END:
-            if line:
-                raise ValueError("it has a chunk that is too long")
-            self._part = _Part.CHUNK_SIZE
-        elif not line:  # the trailers end
-            self._end_response(response)
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is complete."""
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
+        self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
 
-    def _end_body_or_chunk(self, response: PlainResponse) -> None:
-        if self._is_chunked:
-            self._part = _Part.CHUNK_END
-        else:
-            self._end_response(response)
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        status, headers = self._parser.get_status_code(), self._headers
+        if status < 200 or self._response is None:
+            return
+        encoding = headers.get("transfer-encoding")
+        if encoding is not None and encoding.lower() != "chunked":
+            raise ValueError(f"it is encoded as {encoding[:50]!r}")
+        self._response.status_code, self._response.headers = status, headers
+        has_body = status not in (204, 304)
+        self._ends_with_connection = has_body and encoding is None and "content-length" not in headers
 
-    def _end_response(self, response: PlainResponse) -> None:
-        self._response, self._part = None, _Part.HEAD
-        if self._unparsed or not self._can_be_reused:
+    def on_body(self, data: bytes) -> None:
+        """A part of the body has arrived."""
+        if self._response is not None:
+            self._response.feed(data)
+
+    def on_message_complete(self) -> None:
+        """The response is complete, or the requested one follows."""
+        response = self._response
+        if response is None or not response.status_code:
+            return
+        self._response, self._head_bytes = None, 0
+        self._can_be_reused = self._parser.should_keep_alive()
+        if not self._can_be_reused:
             self.close()
         response.finish()
 

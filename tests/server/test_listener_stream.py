@@ -12,7 +12,9 @@ import httpx2
 import pytest
 from live_server import LiveServer, running_live_server
 
-from holdfast.server.deliveries import listener_registry
+from holdfast import Client
+from holdfast.server.calls import Call
+from holdfast.server.deliveries import delivery_operations, listener_registry
 from holdfast.server.deliveries.listener_session import ListenerSession
 from holdfast.stores.operations import NewRun, Run, StartRun
 
@@ -46,6 +48,37 @@ async def test_a_listener_gets_as_many_deliveries_as_it_can_hold():
             async with asyncio.timeout(5):
                 assert await third == ("ended", {"id": held[0]["id"]})
                 assert (await anext(events))[1]["payload"] == 2
+
+
+async def test_the_end_of_a_delivery_is_reported_also_if_there_is_no_next_one():
+    async with running_live_server() as server:
+        await send(server, 1)
+        async with server.stream("/v1/addresses/stream/listen") as events, asyncio.timeout(5):
+            await anext(events)
+            held = (await anext(events))[1]
+            await post(server, f"/v1/deliveries/{held['id']}/complete", {})
+            assert await anext(events) == ("ended", {"id": held["id"]})
+
+
+async def test_a_listener_sends_no_heartbeat_for_a_delivery_that_it_ends(monkeypatch: pytest.MonkeyPatch):
+    heartbeats: list[str] = []
+
+    async def note(call: Call, id: str) -> float:
+        heartbeats.append(id)
+        return 30.0
+
+    monkeypatch.setattr(delivery_operations, "record_heartbeat", note)
+    async with running_live_server() as server, Client(server.address) as client:
+        runs = [await client.send("stream", number) for number in range(20)]
+        count = 0
+        async for delivery in client.listen("stream"):
+            async with delivery:
+                await delivery.complete(delivery.payload)
+            count += 1
+            if count == len(runs):
+                break
+        assert [await run.result() for run in runs] == list(range(20))
+    assert heartbeats == []
 
 
 async def test_a_connection_that_breaks_frees_the_delivery_after_a_moment(monkeypatch: pytest.MonkeyPatch):

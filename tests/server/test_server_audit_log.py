@@ -18,6 +18,8 @@ from holdfast.server.http.problems import Problem
 from holdfast.server.http.remote_addresses import get_network
 from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.contract import Store
+from holdfast.stores.grouped_calls import TurnCalls
+from holdfast.stores.operations import Op, OpResult
 
 pytestmark = pytest.mark.asyncio
 
@@ -85,6 +87,31 @@ async def test_a_request_that_cannot_be_audited_is_not_carried_out(monkeypatch: 
         assert (await http.put("/v1/addresses/jobs", json={})).status_code == 200
         [noted] = await store.audit_log.list()
         assert (noted.event.key_id, noted.event.key_name) == ("", "local")
+
+
+async def test_a_start_and_its_audit_entry_are_one_transaction(monkeypatch: pytest.MonkeyPatch):
+    async with running_server() as served:
+        store = await served.app.platform.tenants.get_default_store()
+        http, commits, commit = served.caller(), list[list[str]](), store.commit
+        tenant = await served.app.platform.tenants.get_tenant("default")
+
+        async def note(ops: Sequence[Op]) -> list[OpResult]:
+            commits.append([type(op).__name__ for op in ops])
+            return await commit(ops)
+
+        async def fail(ops: Sequence[Op]) -> list[OpResult]:
+            raise StoreUnavailable("gone")
+
+        monkeypatch.setattr(tenant, "commits", TurnCalls(fail))
+        assert (await http.post("/v1/addresses/jobs/send", json={"id": "a"})).status_code == 503
+        assert await store.audit_log.list() == []
+        monkeypatch.setattr(tenant, "commits", TurnCalls(note))
+        assert (await http.post("/v1/addresses/jobs/send", json={"id": "a"})).status_code == 201
+        assert commits == [["AuditEvent", "StartRun"]]
+        # A request that is refused before it changes anything has an entry as well.
+        refused = await http.post("/v1/addresses/jobs/send", json={"id": "b", "version": "1"})
+        assert refused.status_code == 422
+        assert [row.event.target for row in await store.audit_log.list()] == ["jobs/b", "jobs/a"]
 
 
 async def test_entries_that_come_in_together_share_a_commit():

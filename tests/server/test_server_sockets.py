@@ -18,20 +18,11 @@ import pytest
 from live_server import LiveServer, running_live_server
 
 from holdfast.errors import UsageError
-from holdfast.server import serve, uvicorn_server
+from holdfast.server import serve
 from holdfast.server.app import Settings
 from holdfast.server.http import http_connection, request_guard
-from holdfast.server.http.http_connection import H11Connection, LimitedConnection
-from holdfast.server.http.httptools_connection import HttpToolsConnection
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture(autouse=True, params=[H11Connection, HttpToolsConnection])
-def connection_class(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[LimitedConnection]:
-    """Every test runs with both parsers."""
-    monkeypatch.setattr(uvicorn_server, "find_fastest_connection_class", lambda: request.param)
-    return request.param
 
 
 REQUEST = b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\n\r\n"

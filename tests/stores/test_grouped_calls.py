@@ -9,8 +9,8 @@ import pytest
 from store_values import start_run
 
 from holdfast.errors import StoreUnavailable
+from holdfast.stores.grouped_calls import MAX_ITEMS, GroupedCalls, TurnCalls
 from holdfast.stores.operations import Op, OpResult, OpStatus, ReleaseRun
-from holdfast.stores.sql.grouped_calls import MAX_ITEMS, GroupedCalls
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -36,7 +36,7 @@ class Slow:
         return [OpStatus.DONE if key % 2 else OpStatus.FENCED for key in keys]
 
 
-def asking(gathering: GroupedCalls[Op, OpResult], *keys: int) -> asyncio.Task[list[OpResult]]:
+def asking(gathering: GroupedCalls[Op, OpResult] | TurnCalls[Op, OpResult], *keys: int) -> asyncio.Task[list[OpResult]]:
     return asyncio.create_task(gathering.call([ReleaseRun(key, 1) for key in keys]))
 
 
@@ -130,3 +130,45 @@ async def test_a_store_gathers(tmp_path):
         assert len(await store.get_runs([f"run-{number}" for number in range(50)])) == 50
     finally:
         await store.close()
+
+
+async def test_commits_of_one_turn_are_made_together_and_do_not_wait_for_those_of_an_earlier_one():
+    slow = Slow()
+    gathering = TurnCalls(slow.commit)
+    first = [asking(gathering, 1), asking(gathering, 2, 3)]
+    await settle()
+    second = [asking(gathering, 4), asking(gathering, 5)]
+    await settle()
+    assert slow.commits == [[1, 2, 3], [4, 5]]
+    for _ in range(2):
+        slow.may_go_on.release()
+    answers = await asyncio.gather(*first, *second)
+    done, fenced = OpStatus.DONE, OpStatus.FENCED
+    assert answers == [[done], [fenced, done], [fenced], [done]]
+
+
+async def test_in_one_turn_a_commit_fails_alone_and_a_cancelled_caller_takes_no_other_with_it():
+    slow = Slow()
+    slow.bad = {3}
+    gathering = TurnCalls(slow.commit)
+    asked = [asking(gathering, key) for key in (1, 3, 5)]
+    await asyncio.sleep(0)
+    asked[0].cancel()
+    for _ in range(9):
+        slow.may_go_on.release()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [asyncio.CancelledError, ValueError, list]
+    assert slow.commits == [[1, 3, 5], [1], [3], [5]]
+    slow.is_away = True
+    answers = await asyncio.gather(*(asking(gathering, key) for key in (1, 5)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreUnavailable, StoreUnavailable]
+
+
+async def test_commits_of_one_turn_are_split_into_transactions_of_limited_size():
+    slow = Slow()
+    gathering = TurnCalls(slow.commit)
+    asked = [asking(gathering, key) for key in range(MAX_ITEMS + 100)]
+    for _ in range(2):
+        slow.may_go_on.release()
+    await asyncio.gather(*asked)
+    assert [len(keys) for keys in slow.commits] == [MAX_ITEMS, 100]

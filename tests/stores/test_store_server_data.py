@@ -29,7 +29,7 @@ from holdfast.stores.audit_log import AuditEvent, AuditRow
 from holdfast.stores.contract import Store
 from holdfast.stores.daily_usage import DailyRunCount, DailyUsage
 from holdfast.stores.documents import Document
-from holdfast.stores.operations import ForkRun, Op, ReopenRun, Run, StartRun
+from holdfast.stores.operations import ForkRun, Op, OpStatus, ReopenRun, Run, StartResult, StartRun
 from holdfast.stores.retention import PruneRequest
 
 pytestmark = pytest.mark.asyncio
@@ -121,6 +121,14 @@ async def test_a_name_that_no_store_can_keep_is_refused_with_an_explanation(stor
 
 def entry(number: int, at: float = 1_000_000.0) -> AuditEvent:
     return AuditEvent(at, "k1", "Ann's laptop", "cancelRun", f"run {number}", "allowed", "10.0.0.1")
+
+
+async def test_an_entry_of_the_audit_log_is_committed_together_with_operations(store: Store, second_store: Store):
+    answers = await store.commit([entry(0), StartRun(new_run("first")), entry(1), StartRun(new_run("second"))])
+    assert [answers[0], answers[2]] == [OpStatus.DONE, OpStatus.DONE]
+    assert [isinstance(answer, StartResult) for answer in answers] == [False, True, False, True]
+    assert len(await second_store.get_runs(["first", "second"])) == 2
+    assert [audit.event for audit in await second_store.audit_log.list()] == [entry(1), entry(0)]
 
 
 async def test_the_audit_log_is_read_from_its_end_page_by_page(store: Store, second_store: Store):

@@ -133,6 +133,11 @@ class Delivery:
         """Whether the delivery has ended."""
         return self.state != "claimed"
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether a call is in progress that may end the delivery."""
+        return self._ending_call_count > 0
+
     # Steps
 
     async def step(

@@ -60,9 +60,9 @@ class LoopConnections(StoreProvider):
     async def wait_for_end(self, run_id: str) -> Run:
         return await self._current().wait_for_end(run_id)
 
-    def note_end(self, run_id: str) -> None:
+    def note_end(self, run: Run) -> None:
         """A run was ended through this connection, which a store does not report. Those who wait get it at once."""
-        self._current().note_end(run_id)
+        self._current().note_end(run)
 
     @override
     def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
@@ -84,9 +84,6 @@ class StoreConnection(StoreProvider):
         self._arrivals = RunWaiters()
         self._change_feed = ChangeFeed()
         self._watcher: asyncio.Task[None] | None = None
-        self._ended_ids: set[str] = set()
-        """Awaited runs that were ended through this connection."""
-        self._end_reader: asyncio.Task[None] | None = None
 
     @override
     async def store(self) -> Store:
@@ -111,8 +108,6 @@ class StoreConnection(StoreProvider):
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
-        if self._end_reader is not None:
-            self._end_reader.cancel()
         if self._store is not None:
             store, self._store = self._store, None
             await store.close()
@@ -138,23 +133,10 @@ class StoreConnection(StoreProvider):
         finally:
             self._arrivals.remove(run_id, future)
 
-    def note_end(self, run_id: str) -> None:
-        """A run was ended through this connection: resolve those who wait for it."""
-        self._change_feed.notify(run_id)
-        if self._arrivals.is_awaited(run_id):
-            self._ended_ids.add(run_id)
-            if self._end_reader is None:
-                self._end_reader = asyncio.get_running_loop().create_task(self._read_ended())
-
-    async def _read_ended(self) -> None:
-        try:
-            while self._ended_ids and self._store is not None:
-                ended, self._ended_ids = self._ended_ids, set()
-                await self._arrivals.poll_runs(self._store, list(ended))
-        except StoreError as error:
-            log.warning("ended runs could not be read; the next poll reads them: %s", error)
-        finally:
-            self._end_reader = None
+    def note_end(self, run: Run) -> None:
+        """A run was ended through this connection: those who wait for it get it as it is now."""
+        self._change_feed.notify(run.id)
+        self._arrivals.resolve(run)
 
     @override
     @contextmanager

@@ -46,7 +46,8 @@ from holdfast.server.http.body_budget import BodyBudget, BodyReservation
 from holdfast.server.http.bounded_wait import ClosingEvent, with_ticks
 from holdfast.server.http.problems import Problem, problem_from_error, server_error_problem
 from holdfast.server.http.remote_addresses import LOCAL_HOSTS, is_local_request
-from holdfast.server.http.request_guard import RequestGuard, check_same_site
+from holdfast.server.http.request_guard import REQUEST_HEADERS, RequestGuard, check_same_site
+from holdfast.server.http.request_headers import IncomingRequest
 from holdfast.server.http.request_ids import REQUEST_ID_KEY
 from holdfast.server.http.router import Endpoint, RouteTable, build_response, parse_arguments, parse_body
 from holdfast.server.http.server_sent_events import KEEPALIVE
@@ -168,7 +169,7 @@ class App:
             yield
 
     async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        request = IncomingRequest(scope, receive, scope[REQUEST_HEADERS])
         response = serve_page(request.method, scope["path"], request.headers) or await self._respond(request)
         if response is None:
             return
@@ -248,7 +249,10 @@ class App:
         if endpoint.is_audited:
             target = format_target(path_params, arguments.get("body"))
             entry = self._admission.make_audit_entry(endpoint, call.caller, target, "allowed")
-            await call.tenant.audit_writer.append(entry)
+            if endpoint.commits_audit_entry:
+                call.audit_entry = entry
+            else:
+                await call.tenant.audit_writer.append(entry)
         admitted_at = asyncio.get_running_loop().time()
         try:
             value = await endpoint.handler(call, **arguments)
@@ -263,6 +267,8 @@ class App:
                 raise problem from error
             raise
         finally:
+            if call.audit_entry is not None:  # there was nothing to commit
+                await call.tenant.audit_writer.append(call.audit_entry)
             if endpoint.is_mutating:
                 call.tenant.overview_feed.notify()
         return await call.run_body_work(0, lambda: build_response(endpoint, value, call.status, call.encode_value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +21,9 @@ from holdfast.server.http.problems import Problem
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
 from holdfast.services.thread_offload import LARGE_BYTES, run_off_loop
 from holdfast.services.wire_values import TAGGED_VALUES, VALUES_HEADER, from_wire, to_wire
+from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.contract import Store, WorkflowSpec
+from holdfast.stores.operations import Op, OpResult
 
 if TYPE_CHECKING:
     from holdfast.server.app import Platform
@@ -48,6 +50,8 @@ class Call:
     """The status of the response, if it is not the endpoint's usual one."""
     is_internal: bool = False
     """The server makes this call itself, without a key."""
+    audit_entry: AuditEvent | None = None
+    """The entry of the audit log that the next commit writes."""
     value_bytes: int = 0
     """Bytes of values that the call handles: those of its body, and those it reads."""
     has_tagged_values: bool = field(init=False)
@@ -65,6 +69,13 @@ class Call:
     def store(self) -> Store:
         """The store of the caller's namespace."""
         return self.tenant.store
+
+    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
+        """Commit operations, together with those of other requests, and with the entry of the audit log."""
+        entry, self.audit_entry = self.audit_entry, None
+        if entry is None:
+            return await self.tenant.commits.call(ops)
+        return (await self.tenant.commits.call([entry, *ops]))[1:]
 
     # Values
 

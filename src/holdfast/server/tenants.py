@@ -9,10 +9,12 @@ from holdfast.client.client import Client
 from holdfast.client.store_connections import LoopConnections
 from holdfast.server.auth.audit_log import AuditWriter
 from holdfast.server.background.overview_feed import OverviewFeed
-from holdfast.server.caches.disabled_workflows import DisabledWorkflows
+from holdfast.server.caches.name_cache import NameCache
 from holdfast.server.deliveries.dispatcher import Dispatcher
 from holdfast.server.deliveries.listener_registry import ListenerRegistry
+from holdfast.services.policies import list_policies
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
+from holdfast.stores.grouped_calls import TurnCalls
 from holdfast.stores.urls import create_store, redact_url, resolve_store_url, split_namespace, with_namespace
 
 
@@ -30,11 +32,15 @@ class Tenant:
         self.connections = connections
         self.store = store
         self.client = Client.from_connections(connections)
+        self.commits = TurnCalls(store.commit)
+        """Requests that are handled at the same time share transactions."""
         self.audit_writer = AuditWriter(store)
         self.dispatcher = Dispatcher(self)
         self.listeners = ListenerRegistry(namespace, store, get_default_store)
         self.overview_feed = OverviewFeed(self)
-        self.disabled_workflows = DisabledWorkflows()
+        self.disabled_workflows = NameCache(store, lambda store: store.disabled_workflows.get_all())
+        self.limited_workflows = NameCache(store, list_policies)
+        """Workflows and addresses with a policy."""
 
     async def close(self) -> None:
         """Disconnect the listeners, and then the store."""

@@ -31,7 +31,8 @@ try:
     import uvicorn
 
     from holdfast.server.app import App, Settings, create_app
-    from holdfast.server.http.http_connection import MAX_HEAD_BYTES, ConnectionState, H11Connection, LimitedConnection
+    from holdfast.server.http.http_connection import ConnectionState
+    from holdfast.server.http.httptools_connection import HttpToolsConnection
     from holdfast.server.http.remote_addresses import LOCAL_HOSTS, is_loopback
 except ModuleNotFoundError as error:
     raise UsageError(
@@ -111,15 +112,6 @@ async def serve(
     print_line("holdfast has stopped")
 
 
-def find_fastest_connection_class() -> type[LimitedConnection]:
-    """The class of connections: with httptools if it is installed."""
-    try:
-        from holdfast.server.http.httptools_connection import HttpToolsConnection
-    except ModuleNotFoundError:
-        return H11Connection
-    return HttpToolsConnection
-
-
 def find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Creates the event loop of a server process: uvloop's if it is installed; ``None``: asyncio's own."""
     try:
@@ -146,7 +138,7 @@ class UvicornServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=find_fastest_connection_class(),
+                http=HttpToolsConnection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -155,7 +147,6 @@ class UvicornServer(uvicorn.Server):
                 proxy_headers=bool(trusted_proxies),
                 forwarded_allow_ips=list(trusted_proxies),
                 limit_concurrency=max_connections,
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 timeout_keep_alive=_IDLE_TIMEOUT_S,
                 timeout_graceful_shutdown=max(1, round(grace_s)),
                 ssl_certfile=tls_cert,

@@ -10,7 +10,7 @@ store. Its webhook is another document (see ``services.webhook_settings``), beca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any
@@ -25,6 +25,7 @@ from holdfast.services.thread_offload import OffLoopRunner, run_off_loop
 from holdfast.services.webhook_settings import Webhook, find_webhook, list_webhooks, remove_webhook
 from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.documents import Document
+from holdfast.stores.grouped_calls import CommitFunction
 from holdfast.stores.operations import MAX_DELIVERIES, Run, StartResult, StartRun
 from holdfast.stores.served_versions import list_announced_specs
 
@@ -160,6 +161,8 @@ async def send_to_address(
     max_value: int = DEFAULT_MAX_VALUE_BYTES,
     join_unsuccessful: bool = False,
     runner: OffLoopRunner = run_off_loop,
+    commit: CommitFunction | None = None,
+    declare: Callable[[str], Awaitable[AddressInfo]] | None = None,
 ) -> tuple[Run, bool]:
     """Start a run of an address, or join an existing one; and whether it is new. Errors are those of any start.
 
@@ -172,14 +175,16 @@ async def send_to_address(
         max_value: maximum size of the payload, in bytes.
         join_unsuccessful: join an existing run even if it ended without a result.
         runner: runs what takes long for a large payload.
+        commit: commits the start; default: the store.
+        declare: finds or creates the address; default: in the store.
     """
     if options.version is not None:
         raise UsageError(f"address {name!r} has no code, and so no version={options.version!r} of it")
-    address = await declare_address(store, name)
+    address = await (declare_address(store, name) if declare is None else declare(name))
     spec = address.spec if deadline_s is None else replace(address.spec, timeout_s=deadline_s)
     inputs = encode_inputs_by_name(name, spec.parameters, (payload,), {})
     new = await runner(len(inputs), lambda: build_new_run(spec, inputs, options, now=store.now(), max_value=max_value))
-    [answer] = await store.commit([StartRun(new)])
+    [answer] = await (commit or store.commit)([StartRun(new)])
     run = resolve_start(answer, new, join_unsuccessful=join_unsuccessful)
     return run, isinstance(answer, StartResult) and answer.is_new
 

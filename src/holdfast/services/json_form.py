@@ -45,6 +45,8 @@ ValueDecoder = Callable[[Any, str], Any]
 
 def _write_user_value(value: Any, handler: SerializerFunctionWrapHandler, info: SerializationInfo):
     encode = cast("ValueEncoder | None", info.context)
+    if value is None:
+        return None
     if encode is None:  # the codec records it
         return handler(value)
     return encode(str(value) if isinstance(value, UnreadableValue) else value)

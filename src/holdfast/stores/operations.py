@@ -13,6 +13,7 @@ from holdfast.admission.usage import BudgetLimits, BudgetShortage, Usage
 from holdfast.core.records import Attempt, Record, Rewind, RewindPoint
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApproval, WithdrawApproval
+from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.memories import DeleteMemory, MemoryChange, PutMemory
 
 MAX_DELIVERIES = 3
@@ -493,6 +494,7 @@ Op = (
     | AnswerApproval
     | PutMemory
     | DeleteMemory
+    | AuditEvent
 )
 OpResult = StartResult | OpStatus | BudgetShortage
 

@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from holdfast.core.records import Record, Rewind
 from holdfast.stores import operations as ops
 from holdfast.stores.approvals import AnswerApproval, ApprovalState, RemindApproval, RequestApproval
+from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import NewRun, OpStatus, Run
 from holdfast.stores.rules import LinkState
@@ -97,6 +98,8 @@ class RowAccess(ABC, Generic[RowT, AccountsT]):
     def _append_live_events(self, op: ops.AppendLiveEvents) -> OpStatus: ...
     @abstractmethod
     def _change_memory(self, op: MemoryChange) -> OpStatus: ...
+    @abstractmethod
+    def _log_request(self, op: AuditEvent) -> OpStatus: ...
 
     # Held runs
 

@@ -42,10 +42,6 @@ class RunWaiters:
             if not future.done():
                 future.set_result(run)
 
-    def is_awaited(self, run_id: str) -> bool:
-        """Whether anything waits for the end of this run."""
-        return run_id in self._waiting
-
     def list_awaited_ids(self, *, exclude: Collection[str]) -> list[str]:
         """The ids of awaited runs, except those in ``exclude``."""
         return [run_id for run_id in self._waiting if run_id not in exclude]

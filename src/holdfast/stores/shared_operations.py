@@ -19,6 +19,7 @@ from holdfast.stores.approvals import (
     WithdrawApproval,
     make_answer_name,
 )
+from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import CancelState, OpResult, OpStatus, Run, RunLink, StartResult
 from holdfast.stores.row_access import AccountsT, ApprovalRow, LinkKey, ReopenedRun, RowAccess, RowT
@@ -72,6 +73,8 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
                 return self._answer_approval(op)
             case PutMemory() | DeleteMemory():
                 return self._change_memory(op)
+            case AuditEvent():
+                return self._log_request(op)
 
     # Held runs
 

@@ -1,8 +1,8 @@
 """The connections of a client to its server, under one event loop.
 
-Each connection is an ``httpx2`` client of its own. The pool of a single one looks at all of its connections, and asks
-the system about each idle one, whenever a request begins or ends: with a few hundred listeners or waiting calls in a
-process, that costs several times as much as the requests.
+Each connection is a client of its own; without TLS, it is a ``PlainConnection``. The pool of a single ``httpx2`` client
+looks at all of its connections, and asks the system about each idle one, whenever a request begins or ends: with a few
+hundred listeners or waiting calls in a process, that costs several times as much as the requests.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from contextlib import asynccontextmanager
 
 import httpx2
 
+from holdfast.client.http.plain_connection import PlainConnection
+
 IDLE_TIMEOUT_S = 5.0
 """Seconds for which an idle connection stays open for another request. The server closes it later than that."""
+
+HttpConnection = httpx2.AsyncClient | PlainConnection
 
 
 class HttpConnections:
@@ -25,14 +29,14 @@ class HttpConnections:
         connect: creates a connection, which connects at its first request.
     """
 
-    def __init__(self, connect: Callable[[], httpx2.AsyncClient]) -> None:
+    def __init__(self, connect: Callable[[], HttpConnection]) -> None:
         self._connect = connect
-        self._open: set[httpx2.AsyncClient] = set()
-        self._idle: deque[tuple[httpx2.AsyncClient, float]] = deque()
+        self._open: set[HttpConnection] = set()
+        self._idle: deque[tuple[HttpConnection, float]] = deque()
         """Each with the time of its last use, the latest one last."""
 
     @asynccontextmanager
-    async def acquire(self) -> AsyncGenerator[httpx2.AsyncClient]:
+    async def acquire(self) -> AsyncGenerator[HttpConnection]:
         """A connection for one request: the one that was used last, or a new one."""
         if self._idle:
             connection, _ = self._idle.pop()

@@ -236,8 +236,10 @@ class HttpListener:
             backoff.reset()
         elif event.event == "delivery":
             self._accept_delivery(json.loads(event.data))
-        elif event.event == "ended" and json.loads(event.data)["id"] in self._open_deliveries:
-            self._heartbeat_now.set()  # the response says why
+        elif event.event == "ended":
+            delivery = self._open_deliveries.get(json.loads(event.data)["id"])
+            if delivery is not None and not delivery.is_ending:
+                self._heartbeat_now.set()  # the response says why
 
     def _accept_delivery(self, data: Mapping[str, Any]) -> None:
         if str(data["id"]) in self._open_deliveries:

@@ -27,7 +27,8 @@ import httpx2
 
 from holdfast import __version__
 from holdfast.client.http.backoff import GIVE_UP_AFTER_S, Backoff, Timing
-from holdfast.client.http.connections import IDLE_TIMEOUT_S, HttpConnections
+from holdfast.client.http.connections import IDLE_TIMEOUT_S, HttpConnection, HttpConnections
+from holdfast.client.http.plain_connection import PlainConnection, PlainResponse
 from holdfast.client.http.problems import error_from_response
 from holdfast.client.http.server_endpoint import ServerEndpoint
 from holdfast.client.http.sse import ServerSentEvent, SseParser
@@ -53,6 +54,7 @@ _REQUEST_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL)
 _EMPTY_SSL_CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Trusts no certificate, for connections that have none."""
 
+HttpResponse = httpx2.Response | PlainResponse
 Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
 
@@ -113,7 +115,7 @@ class Transport:
     # Connections
 
     @asynccontextmanager
-    async def _acquire_client(self) -> AsyncGenerator[httpx2.AsyncClient]:
+    async def _acquire_client(self) -> AsyncGenerator[HttpConnection]:
         """An HTTP client for one request."""
         loop = asyncio.get_running_loop()
         connections = self._connections_by_loop.get(loop)
@@ -124,15 +126,17 @@ class Transport:
         async with connections.acquire() as client:
             yield client
 
-    def _create_client(self) -> httpx2.AsyncClient:
+    def _create_client(self) -> HttpConnection:
+        headers = {
+            **self.endpoint.auth_headers(),
+            "User-Agent": f"holdfast/{__version__}",
+            VALUES_HEADER: TAGGED_VALUES,
+        }
+        if not self.endpoint.is_encrypted and self._http_transport is None and self.endpoint.url.isascii():
+            return PlainConnection(self.endpoint.url, headers)
         return httpx2.AsyncClient(
             transport=self._http_transport,
-            headers={
-                **self.endpoint.auth_headers(),
-                "Accept": "application/json",
-                "User-Agent": f"holdfast/{__version__}",
-                VALUES_HEADER: TAGGED_VALUES,
-            },
+            headers=headers,
             follow_redirects=False,
             verify=_get_ssl_context() if self.endpoint.is_encrypted else _EMPTY_SSL_CONTEXT,
             # A proxy may carry encrypted requests; it could read the key in others.
@@ -194,7 +198,9 @@ class Transport:
     async def _send_once(
         self, method: str, url: str, request_line: str, body: Any, idempotency_key: str | None, read_timeout_s: float
     ) -> ServerResponse:
-        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        headers = {"Accept": "application/json"}
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
         content = None
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -207,7 +213,7 @@ class Transport:
             raise self._classify_error(error) from None
         return self._parse_response(response, request_line)
 
-    def _parse_response(self, response: httpx2.Response, request_line: str) -> ServerResponse:
+    def _parse_response(self, response: HttpResponse, request_line: str) -> ServerResponse:
         data = _parse_json(response)
         if response.is_success:
             if data is None and response.content:
@@ -278,12 +284,14 @@ class Transport:
 class EventStream:
     """The events of an open stream."""
 
-    def __init__(self, response: httpx2.Response) -> None:
+    def __init__(self, response: HttpResponse) -> None:
         self._response = response
 
     async def __aiter__(self) -> AsyncGenerator[ServerSentEvent]:
         parser = SseParser()
-        async for data in self._response.aiter_bytes():
+        response = self._response
+        is_plain = isinstance(response, PlainResponse)
+        async for data in response.aiter_bytes(STREAM_IDLE_TIMEOUT_S) if is_plain else response.aiter_bytes():
             for event in parser.feed(data):
                 yield event
 
@@ -304,7 +312,7 @@ def _format_query(query: Query | None, wait_s: float) -> str:
     return f"?{urlencode(parameters)}" if parameters else ""
 
 
-def _parse_json(response: httpx2.Response) -> Any:
+def _parse_json(response: HttpResponse) -> Any:
     if "json" not in response.headers.get("content-type", "") or not response.content:
         return None
     try:
@@ -313,7 +321,7 @@ def _parse_json(response: httpx2.Response) -> Any:
         return None
 
 
-def _parse_retry_after(response: httpx2.Response) -> float | None:
+def _parse_retry_after(response: HttpResponse) -> float | None:
     try:
         return float(response.headers.get("retry-after", ""))
     except ValueError:

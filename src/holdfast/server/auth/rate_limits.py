@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import ceil
 
 from holdfast.server.caches.lru_dict import LruDict
@@ -21,6 +20,8 @@ class RateLimiter:
         self._requests_per_s = requests_per_s
         self._burst = burst
         self._clock = clock
+        window = max(1, ceil(burst / requests_per_s))
+        self._policy = f'"default";q={max(1, int(burst))};w={window}'
         self._buckets: LruDict[str, tuple[float, float]] = LruDict(MAX_BUCKETS)
         """By caller: how much was left, and when."""
 
@@ -44,9 +45,9 @@ class RateLimiter:
     def make_headers(self, caller: str) -> dict[str, str]:
         """Response headers with the limit and the rest of it (draft-ietf-httpapi-ratelimit-headers)."""
         left, _ = self._buckets.get(caller, (self._burst, 0.0))
-        window, reset = ceil(self._burst / self._requests_per_s), ceil((self._burst - left) / self._requests_per_s)
+        reset = ceil((self._burst - left) / self._requests_per_s)
         return {
-            "RateLimit-Policy": f'"default";q={max(1, int(self._burst))};w={max(1, window)}',
+            "RateLimit-Policy": self._policy,
             "RateLimit": f'"default";r={max(0, int(left))};t={reset}',
         }
 
@@ -70,14 +71,25 @@ class ConcurrencyLimiter:
                 headers={"Retry-After": "1"},
             )
 
-    @contextmanager
-    def acquire(self, caller: str) -> Generator[None]:
-        """Count one more until the end of the block. Raises ``Problem`` if it exceeds the limit."""
+    def acquire(self, caller: str) -> AcquiredSlot:
+        """Count one more until the end of a ``with`` block. Raises ``Problem`` if it exceeds the limit."""
         self.check(caller)
-        self._open_counts[caller] += 1
-        try:
-            yield
-        finally:
-            self._open_counts[caller] -= 1
-            if not self._open_counts[caller]:
-                del self._open_counts[caller]
+        return AcquiredSlot(self._open_counts, caller)
+
+
+class AcquiredSlot:
+    """One request or stream of a caller, counted inside of the block. (A generator would cost more.)"""
+
+    __slots__ = ("_caller", "_open_counts")
+
+    def __init__(self, open_counts: Counter[str], caller: str) -> None:
+        self._open_counts = open_counts
+        self._caller = caller
+
+    def __enter__(self) -> None:
+        self._open_counts[self._caller] += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._open_counts[self._caller] -= 1
+        if not self._open_counts[self._caller]:
+            del self._open_counts[self._caller]

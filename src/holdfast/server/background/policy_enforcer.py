@@ -95,11 +95,14 @@ def _format_reached_limit(info: PolicyInfo) -> str:
     return f"{policy.runs_per_day} runs" if info.reached_limit == "runs" else f"${policy.usd_per_day:g}"
 
 
-async def check_start_allowed(store: Store, name: str, run_ids: Iterable[str | None], start_count: int = 1) -> None:
+async def check_start_allowed(tenant: Tenant, name: str, run_ids: Iterable[str | None], start_count: int = 1) -> None:
     """Raise ``Problem`` if a policy refuses to start ``start_count`` more runs of ``name`` today.
 
     Runs among ``run_ids`` that exist are joined, and not started. The store is asked for them only if it matters.
     """
+    if not await tenant.limited_workflows.has(name):
+        return
+    store = tenant.store
     info = await read_policy_info(store, name)
     if info is None or info.policy.on_breach != "refuse" or not _is_limit_exceeded(info, start_count):
         return

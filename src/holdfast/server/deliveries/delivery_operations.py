@@ -49,7 +49,7 @@ async def revoke_if_stopped(call: Call, run: Run) -> None:
         [status] = await call.store.commit([ParkRun(run.key, run.epoch, None, is_pause=True)])
         if status is OpStatus.DONE:
             raise _revoke(call, run, "paused", "the run is paused.")
-    elif await call.tenant.disabled_workflows.is_disabled(call.store, run.workflow):
+    elif await call.tenant.disabled_workflows.has(run.workflow):
         [status] = await call.store.commit([ReleaseRun(run.key, run.epoch)])
         if status is OpStatus.DONE:
             raise _revoke(call, run, "disabled", f"address {run.workflow!r} is disabled.")
@@ -134,12 +134,16 @@ async def _finish(
         call.check_listen_scope(known.run.workflow)
         run, epoch = known.run, known.run.epoch
     store = call.store
-    *_, status = await store.commit([*step_ops, FinishRun(run.key, epoch, state, output, error, store.now())])
+    now = store.now()
+    *_, status = await call.commit([*step_ops, FinishRun(run.key, epoch, state, output, error, now)])
     if status not in (OpStatus.DONE, OpStatus.DONE_NOTIFIED):
         raise await read_lost_problem(call, run, epoch)
-    RunLog.from_store(store).log_end(replace(run, state=state, error=error))
+    ended = replace(run, state=state, output=output, error=error, finished_at=now, owner=None)
+    RunLog.from_store(store).log_end(ended)
     end_delivery(call, id, run)
-    call.tenant.connections.note_end(run.id)
+    if status is OpStatus.DONE_NOTIFIED:  # perhaps a repeat, with another result than the one that counts
+        ended = await store.get_run(run.id) or ended
+    call.tenant.connections.note_end(ended)
     return run
 
 
@@ -160,7 +164,7 @@ def end_delivery(call: Call, id: str, run: Run) -> None:
     """The delivery has ended: its listener may get the next one, and other listeners this run, if it continues."""
     forget_delivery(call, id)
     dispatcher = call.tenant.dispatcher
-    dispatcher.watcher.mark_ended(id)
+    dispatcher.watcher.mark_ended(id, is_expected=True)
     dispatcher.notify(run.workflow)
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.background_tasks import keep_running
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.server.http.server_sent_events import ServerSentEvent
+from holdfast.services.json_form import to_json_bytes
 from holdfast.stores.operations import Run
 
 if TYPE_CHECKING:
@@ -35,13 +37,23 @@ class ConnectedListener:
     delivery_ids: set[str] = field(default_factory=set[str])
     ended_ids: list[str] = field(default_factory=list[str])
     """Deliveries that have ended, which the stream has yet to report."""
+    is_end_unexpected: bool = False
+    """The listener may not know yet that one of them has ended."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def mark_ended(self, id: str) -> None:
+    def mark_ended(self, id: str, *, is_expected: bool) -> None:
         """The listener no longer holds this delivery."""
         self.delivery_ids.discard(id)
         self.ended_ids.append(id)
+        self.is_end_unexpected = self.is_end_unexpected or not is_expected
         self.changed.set()
+
+    def take_ended_events(self) -> bytes:
+        """The events that report ended deliveries. They count as reported."""
+        events = [ServerSentEvent(to_json_bytes({"id": id}), event="ended").encode() for id in self.ended_ids]
+        self.ended_ids.clear()
+        self.is_end_unexpected = False
+        return b"".join(events)
 
 
 class _WatchedDelivery(NamedTuple):
@@ -69,11 +81,11 @@ class DeliveryWatcher:
                 keep_running(self._poll_while_watched, description, log, stop_on=UsageError)
             )
 
-    def mark_ended(self, id: str) -> None:
-        """A delivery ended through this server: by its listener, most likely, or by another process for it."""
+    def mark_ended(self, id: str, *, is_expected: bool) -> None:
+        """A delivery has ended; ``is_expected``: by a call on it, so its listener most likely knows."""
         watched = self._watched.pop(id, None)
         if watched is not None:
-            watched.listener.mark_ended(id)
+            watched.listener.mark_ended(id, is_expected=is_expected)
 
     def remove_listener(self, listener: ConnectedListener) -> None:
         """A listener's stream is closed."""
@@ -110,4 +122,4 @@ class DeliveryWatcher:
                 run = runs.get(delivery.run_id)
                 is_held = run is not None and run.state is RunState.RUNNING and run.epoch == delivery.epoch
                 if not is_held:
-                    self.mark_ended(id)
+                    self.mark_ended(id, is_expected=False)

@@ -197,7 +197,7 @@ class Dispatcher:
         store = self._tenant.store
         try:
             histories = await store.get_histories([run.key for _, run in claimed])
-            await store.commit([listener.session.make_delivered_event(run) for listener, run in claimed])
+            await self._tenant.commits.call([listener.session.make_delivered_event(run) for listener, run in claimed])
         except Exception as error:
             if len(claimed) > 1:  # one of them may be at fault
                 for pair in claimed:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import StoreError
 from holdfast.server.caches.lru_dict import LruDict
-from holdfast.services.addresses import AddressInfo, find_address
+from holdfast.services.addresses import AddressInfo, declare_address, find_address
 from holdfast.stores.clocks import monotonic
 from holdfast.stores.contract import Store
 from holdfast.stores.leases import LeaseWindowTracker
@@ -57,6 +57,8 @@ class ListenerRegistry:
         """By worker id: open streams. A listener may reconnect before the server sees that the old stream broke."""
         self._settings: dict[str, tuple[AddressInfo, float]] = {}
         """By address: its settings, and until when they are remembered."""
+        self._declared: LruDict[str, tuple[AddressInfo, float]] = LruDict(MAX_CACHED_LISTENERS)
+        """The same for addresses that are known to exist, without their webhooks."""
         self.lease_tracker = LeaseWindowTracker(store.now, monotonic, max_gap_s=MAX_SWEEP_GAP_S)
         """Since when this server has been able to renew leases."""
 
@@ -154,6 +156,18 @@ class ListenerRegistry:
         return True
 
     # Addresses
+
+    async def declare_address(self, name: str) -> AddressInfo:
+        """The address with this name, created if it does not exist; its settings are at most ``SETTINGS_TTL_S`` old."""
+        known, now = self._declared.get(name), self._store.now()
+        if known is None or not now <= known[1] <= now + SETTINGS_TTL_S:
+            known = self._declared[name] = (await declare_address(self._store, name), now + SETTINGS_TTL_S)
+        return known[0]
+
+    def forget_settings(self, address: str) -> None:
+        """Read the settings of an address anew: they were changed."""
+        self._settings.pop(address, None)
+        self._declared.pop(address, None)
 
     async def get_settings(self, address: str) -> AddressInfo:
         """The settings of an address, at most ``SETTINGS_TTL_S`` old."""

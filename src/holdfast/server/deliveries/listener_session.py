@@ -22,7 +22,7 @@ from holdfast.server.deliveries.delivery_watcher import ConnectedListener
 from holdfast.server.http.bounded_wait import wait_at_most
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.server_sent_events import ServerSentEvent
-from holdfast.services.addresses import AddressInfo, declare_address
+from holdfast.services.addresses import AddressInfo
 from holdfast.services.json_form import to_json_bytes
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.live_events import DELIVERED
@@ -31,6 +31,9 @@ from holdfast.stores.operations import AppendLiveEvents, LiveEvent, Run
 MIN_WAIT_S = 0.25
 """Seconds that the search for a delivery may take if the listener does not want to wait."""
 ISOLATION_POLL_INTERVAL_S = 0.25
+EXPECTED_END_DELAY_S = 0.05
+"""Seconds for which a stream does not report the end of a delivery that its listener has ended itself: usually the next
+delivery comes within that time, and both are sent together."""
 
 
 class ListenerSession:
@@ -47,7 +50,7 @@ class ListenerSession:
     @classmethod
     async def open(cls, call: Call, address: str, listener_id: str | None, name: str) -> ListenerSession:
         """The listener that sends this request: a known one, or one that is not registered yet."""
-        session = cls(call, await declare_address(call.store, address), name)
+        session = cls(call, await call.tenant.listeners.declare_address(address), name)
         listeners = call.tenant.listeners
         worker_id = await listeners.parse_listener_id(address, listener_id)
         if worker_id is not None and await listeners.keep_alive(worker_id, session.address.lease):
@@ -145,7 +148,7 @@ async def _wait_for_disconnect(call: Call) -> None:
 
 async def stream_deliveries(
     session: ListenerSession, active_deliveries: Collection[str], max_active: int
-) -> AsyncGenerator[ServerSentEvent]:
+) -> AsyncGenerator[ServerSentEvent | bytes]:
     """Deliveries as they come, as many as the listener can hold at once."""
     call, listeners, lease = session.call, session.call.tenant.listeners, session.address.lease
     worker_id = await session.ensure_registered()
@@ -165,22 +168,27 @@ async def stream_deliveries(
             if not listener.delivery_ids and not await listeners.keep_alive(worker_id, lease):
                 return  # it was declared dead: if it reconnects, it is a new listener
             listener.changed.clear()
-            while listener.ended_ids:
-                yield ServerSentEvent(to_json_bytes({"id": listener.ended_ids.pop()}), event="ended")
+            if listener.is_end_unexpected:
+                yield listener.take_ended_events()
+            wait_s = EXPECTED_END_DELAY_S if listener.ended_ids else lease / 3
             if len(listener.delivery_ids) >= max_active:
-                await wait_at_most(call, lease / 3, listener.changed.wait())
+                await wait_at_most(call, wait_s, listener.changed.wait())
+                if listener.ended_ids and not listener.changed.is_set():
+                    yield listener.take_ended_events()
                 continue
             if waiting:
                 found = waiting.popleft()
             else:
-                next_delivery = session.next_delivery(listener.delivery_ids)
-                found = await wait_at_most(call, lease / 3, next_delivery, listener.changed.wait())
+                stop_when = listener.changed.wait() if listener.delivery_ids else None  # else nothing can end
+                found = await wait_at_most(call, wait_s, session.next_delivery(listener.delivery_ids), stop_when)
             if found is not None:
                 delivery = await session.build_delivery(found)
                 watcher.watch(delivery.id, found.run, listener)
                 data = await call.run_body_work(0, partial(to_json_bytes, delivery))
-                yield ServerSentEvent(data, event="delivery", id=delivery.id)
+                yield ServerSentEvent(data, event="delivery", id=delivery.id, preceding=listener.take_ended_events())
                 call.value_bytes = 0  # the size of this delivery does not count for the next one
+            elif listener.ended_ids and not listener.changed.is_set():
+                yield listener.take_ended_events()
             elif not listener.changed.is_set():
                 # An earlier stream of this listener, which broke, may have been handed a run. A run that was seen only
                 # once may just be on its way back.

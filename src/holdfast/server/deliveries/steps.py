@@ -164,7 +164,7 @@ async def append_record(
                 name, kind, payload, store.now(), started_at=started_at, attempts=attempts, preview=preview
             )
             op = _make_append_op(held, record, usage)._replace(consumed_signal_id=consumed_signal_id, must_be_new=True)
-            [status] = await store.commit([op])
+            [status] = await call.commit([op])
             if status is OpStatus.DONE:
                 held.add_record(record)
                 await listeners.keep_holder_alive(held.run)
@@ -206,7 +206,7 @@ async def note_attempt(call: Call, id: str, body: AttemptBody) -> None:
             at=store.now(),
             name=name,
         )
-        [status] = await store.commit([SaveAttempt(held.run.key, held.run.epoch, noted)])
+        [status] = await call.commit([SaveAttempt(held.run.key, held.run.epoch, noted)])
         if status is not OpStatus.DONE:
             forget_delivery(call, id)
             raise await read_lost_problem(call, held.run)

@@ -151,6 +151,7 @@ async def set_address(call: Call, address: str, body: AddressSettingsBody) -> Up
     if body.webhook is not None:
         await call.platform.target_policy.validate_target(body.webhook)
     info = await put_address(call.store, address, **settings)
+    call.tenant.listeners.forget_settings(address)
     secret: str | None = None
     if "webhook" in body.model_fields_set:
         if body.webhook is None:
@@ -179,7 +180,9 @@ async def delete_address_settings(call: Call, address: str) -> Changed:
 
     Its runs stay, and the address exists again as soon as it is used.
     """
-    return Changed(changed=await delete_address(call.store, address))
+    was_deleted = await delete_address(call.store, address)
+    call.tenant.listeners.forget_settings(address)
+    return Changed(changed=was_deleted)
 
 
 @router(
@@ -187,6 +190,7 @@ async def delete_address_settings(call: Call, address: str) -> Changed:
     "/v1/addresses/{address}/send",
     scope=Scope.SUBMIT,
     status=201,
+    commits_audit_entry=True,
     extra_responses={200: "The run already exists."},
     headers=(IDEMPOTENCY_KEY, VALUES_HEADER),
     location="/v1/runs/{id}",
@@ -200,12 +204,13 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     derived = call.derive_id("send", address) if options.id is None else None
     options = options if derived is None else replace(options, id=derived)
     payload = await call.prepare_value(body.payload, "the payload")
-    await check_start_allowed(call.store, address, [options.id])
+    await check_start_allowed(call.tenant, address, [options.id])
     await announce_queue(call, options.queue)
     # A repeat of the same request finds its run even if that has failed since.
     run, is_new = await send_to_address(
         call.store, address, payload, options, deadline_s=body.deadline, max_value=call.client.max_value,
-        join_unsuccessful=derived is not None, runner=call.run_large_work,
+        declare=call.tenant.listeners.declare_address,
+        join_unsuccessful=derived is not None, runner=call.run_large_work, commit=call.commit,
     )  # fmt: skip
     call.tenant.dispatcher.notify(address)
     call.status = 201 if is_new else 200

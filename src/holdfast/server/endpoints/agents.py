@@ -113,7 +113,7 @@ async def send_heartbeat(call: Call, name: str, body: HeartbeatBody) -> Heartbea
     return HeartbeatResponse(
         listener_id=await listeners.make_listener_id(name, worker_id),
         lease=lease,
-        disabled=await call.tenant.disabled_workflows.is_disabled(call.store, name),
+        disabled=await call.tenant.disabled_workflows.has(name),
     )
 
 

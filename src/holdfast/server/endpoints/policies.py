@@ -47,6 +47,7 @@ async def set_policy(call: Call, agent: str, body: PolicyBody) -> PolicyInfo:
     until the end of the day; `disable` disables it until someone enables it.
     """
     await put_policy(call.store, agent, Policy(body.runs_per_day, body.usd_per_day, body.on_breach))
+    call.tenant.limited_workflows.clear()
     return await get_policy(call, agent)
 
 

@@ -142,7 +142,7 @@ async def create_fork(call: Call, id: str, body: ForkBody) -> RunInfo:
         return await build_run_info(call, run)
     forked = await call.tenant.connections.read(id)
     new_id, by = body.id or derived, call.caller.name or None
-    await check_start_allowed(call.store, forked.workflow, [new_id])
+    await check_start_allowed(call.tenant, forked.workflow, [new_id])
     try:
         run = await fork_run(call.store, id, at=body.at, with_output=output, new_id=new_id, entropy=seed, by=by)
     except RunConflict:

@@ -148,6 +148,7 @@ class RunIds(BaseModel):
     "/v1/runs",
     scope=Scope.SUBMIT,
     status=201,
+    commits_audit_entry=True,
     extra_responses={200: "The run already exists."},
     headers=(IDEMPOTENCY_KEY, VALUES_HEADER),
     location="/v1/runs/{id}",
@@ -166,9 +167,9 @@ async def start_run(call: Call, body: StartBody) -> RunInfo:
     new = await call.run_body_work(
         0, lambda: build_new_run(spec, body.encode_inputs(call, spec), chosen, now=store.now())
     )
-    await check_start_allowed(store, spec.name, [new.id])
+    await check_start_allowed(call.tenant, spec.name, [new.id])
     await announce_queue(call, options.queue)
-    [result] = await store.commit([StartRun(new)])
+    [result] = await call.commit([StartRun(new)])
     call.notify_listeners(spec)
     # A repeat of the same request finds its run even if that has failed since.
     run = resolve_start(result, new, join_unsuccessful=derived is not None)
@@ -195,7 +196,7 @@ async def start_runs(call: Call, body: BatchBody) -> RunIds:
             yield arguments.encode_inputs(call, spec, f"calls.{number}."), replace(options, id=id)
 
     starts = await call.run_body_work(0, lambda: list(encode_calls()))  # all are checked before the first one starts
-    await check_start_allowed(store, spec.name, (_predict_run_id(spec, *start) for start in starts), len(starts))
+    await check_start_allowed(call.tenant, spec.name, (_predict_run_id(spec, *start) for start in starts), len(starts))
     await announce_queue(call, options.queue)
     ids = await start_batches(
         store, spec, starts, call.client.max_value, join_unsuccessful=derived is not None, runner=call.run_large_work

@@ -176,7 +176,7 @@ async def trigger_schedule(call: Call, name: str, body: TriggerBody) -> Triggere
     """Start an extra run of a schedule now, whether it is paused or not."""
     run_id = call.derive_id("trigger", f"{name}-by-hand") if body.id is None else body.id
     schedule = await call.client.schedules.get(name)
-    await check_start_allowed(call.store, schedule.workflow, [run_id])
+    await check_start_allowed(call.tenant, schedule.workflow, [run_id])
     return TriggeredRun(run_id=await call.client.schedules.trigger(name, id=run_id))
 
 

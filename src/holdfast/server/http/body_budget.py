@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Final
+from typing import Final, Self
 
 from starlette.requests import Request
 
-from holdfast.server.http.json_scanner import CHUNK_BYTES, JsonLimitExceeded, JsonScanner
+from holdfast.server.http.json_scanner import (
+    CHUNK_BYTES,
+    MAX_NUMBER_CHARS,
+    JsonLimitExceeded,
+    JsonScanner,
+    check_json,
+)
 from holdfast.server.http.problems import Problem
 
 MAX_BODIES_PER_CALLER: Final = 3
@@ -45,14 +49,9 @@ class BodyBudget:
         self._used_by_caller: Counter[str] = Counter()
         self._used_bytes = 0
 
-    @contextmanager
-    def open_reservation(self, caller: str) -> Generator[BodyReservation]:
-        """A reservation for one body, released at the end of the block."""
-        reservation = BodyReservation(self, caller)
-        try:
-            yield reservation
-        finally:
-            self._release(caller, reservation.size)
+    def open_reservation(self, caller: str) -> BodyReservation:
+        """A reservation for one body, released at the end of a ``with`` block."""
+        return BodyReservation(self, caller)
 
     def extend(self, caller: str, size: int, added: int) -> None:
         """Count ``added`` bytes of a body that had ``size``. Raises ``Problem`` if they exceed the budget."""
@@ -67,7 +66,10 @@ class BodyBudget:
     def _get_counted_bytes(self, size: int) -> int:
         return max(0, size - self._free_bytes)
 
-    def _release(self, caller: str, size: int) -> None:
+    def release(self, caller: str, size: int) -> None:
+        """A body is no longer in memory."""
+        if not size:
+            return
         self._used_bytes -= self._get_counted_bytes(size)
         self._used_by_caller[caller] -= size
         if self._used_by_caller[caller] <= 0:
@@ -82,6 +84,12 @@ class BodyReservation:
         self._caller = caller
         self.size = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._budget.release(self._caller, self.size)
+
     def extend(self, size: int) -> None:
         """Count bytes that have arrived. Raises ``Problem`` if they exceed the budget."""
         self._budget.extend(self._caller, self.size, size)
@@ -89,16 +97,23 @@ class BodyReservation:
 
     async def read_json(self, request: Request) -> bytearray:
         """The whole body. Raises ``Problem`` if it exceeds the budget, or a limit on JSON."""
-        data, scanner = bytearray(), JsonScanner()
+        data, scanner = bytearray(), None
         try:
             async for part in request.stream():
                 self.extend(len(part))
                 data += part
+                if len(data) <= MAX_NUMBER_CHARS:
+                    continue  # a short text is checked as a whole
+                if scanner is None:
+                    scanner, part = JsonScanner(), bytes(data)
                 for start in range(0, len(part), CHUNK_BYTES):
                     scanner.feed(part[start : start + CHUNK_BYTES])
                     if len(part) > CHUNK_BYTES:
                         await asyncio.sleep(0)
-            scanner.close()
+            if scanner is None:
+                check_json(bytes(data))
+            else:
+                scanner.close()
         except JsonLimitExceeded as limit:
             raise Problem(422, limit.kind, _PROBLEM_TITLES[limit.kind], str(limit)) from None
         return data

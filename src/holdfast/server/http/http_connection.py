@@ -10,13 +10,7 @@ no longer wanted counts as an unfinished head.)
 address that has the most idle connections. So idle connections cannot lock out others, such as health checks. A new
 connection is refused only if every other one has a request in progress.
 
-**Heads** have at most ``MAX_HEAD_BYTES`` bytes. h11 limits incomplete heads only, and would accept a head of any size
-that arrives in one piece.
-
-Refusals here have problem responses as well.
-
-``LimitedConnection`` has what does not depend on the parser. ``H11Connection`` uses h11, which is written in Python;
-``httptools_connection`` has the one for httptools, which is several times as fast.
+Refusals here have problem responses as well. ``httptools_connection`` has the limits that depend on the parser.
 """
 
 from __future__ import annotations
@@ -25,11 +19,10 @@ import asyncio
 import socket
 from abc import abstractmethod
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import h11
 from starlette.responses import Response
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from holdfast.server.http.problems import Problem
@@ -78,14 +71,8 @@ class ConnectionState(ServerState):
         self.idle = IdleConnections()
 
 
-if TYPE_CHECKING:
-    _Protocol = H11Protocol
-else:
-    _Protocol = object
-
-
-class LimitedConnection(_Protocol):
-    """One connection, for any of uvicorn's protocols."""
+class LimitedConnection(HttpToolsProtocol):
+    """One connection, with limits of time and number."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -203,47 +190,3 @@ class LimitedConnection(_Protocol):
 def _cancel_timer(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()
-
-
-class HeadLimitingParser(h11.Connection):
-    """Refuses heads of more than ``max_head_bytes`` bytes, however they arrive."""
-
-    def __init__(self, max_head_bytes: int) -> None:
-        super().__init__(h11.SERVER, max_head_bytes)
-        self._max_head_bytes = max_head_bytes
-        self.is_head_too_large = False
-
-    def next_event(self) -> Any:
-        """The next event. Raises ``RemoteProtocolError``."""
-        try:
-            event = super().next_event()
-        except h11.RemoteProtocolError as error:
-            self.is_head_too_large = error.error_status_hint == STATUS_HEAD_TOO_LARGE
-            raise
-        if isinstance(event, h11.Request):
-            fields = sum(len(name) + len(value) + 4 for name, value in event.headers)
-            if len(event.method) + len(event.target) + 12 + fields > self._max_head_bytes:
-                self.is_head_too_large = True
-                raise h11.RemoteProtocolError("the head is too large", error_status_hint=STATUS_HEAD_TOO_LARGE)
-        return event
-
-
-class H11Connection(LimitedConnection, H11Protocol):
-    """One connection, parsed by h11."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.conn = self._parser = HeadLimitingParser(self.config.h11_max_incomplete_event_size or MAX_HEAD_BYTES)
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is not a valid HTTP request."""
-        self.is_head_too_large = self._parser.is_head_too_large
-        super().send_400_response(msg)
-
-    def _write_response(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        try:
-            for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
-        except h11.LocalProtocolError:
-            return False
-        return True

@@ -1,4 +1,4 @@
-"""A connection parsed by httptools, with the limits and checks that h11 has and httptools lacks.
+"""A connection parsed by httptools, with limits and checks that httptools lacks.
 
 **Heads.** httptools accepts heads and trailers of any size, requests without a ``Host`` header or with several, and
 takes the path out of an absolute URL. Here, heads are limited as they arrive, such requests are refused, and an
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from holdfast.server.http.http_connection import MAX_HEAD_BYTES, LimitedConnection
 
@@ -68,8 +68,8 @@ class JoinedWrites:
         return getattr(self._transport, name)
 
 
-class HttpToolsConnection(LimitedConnection, HttpToolsProtocol):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]
-    """One connection, parsed by httptools."""
+class HttpToolsConnection(LimitedConnection):
+    """One connection, with limits of what is parsed."""
 
     _unparsed = b""
     """What arrived while a request waited for an earlier one."""

@@ -113,6 +113,9 @@ class JsonScanner:
 
 def check_json(data: bytes) -> None:
     """Check a whole JSON text. Raises ``JsonLimitExceeded``."""
+    is_short = len(data) <= MAX_NUMBER_CHARS and data.count(b"[") + data.count(b"{") <= MAX_DEPTH
+    if is_short and _MAYBE_BAD.search(data) is None:
+        return  # so are most requests
     scanner = JsonScanner()
     scanner.feed(data)
     scanner.close()
@@ -139,6 +142,8 @@ _REST_OF_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _NO_OPEN_STRING: Final = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+\Z', re.DOTALL)
 _NAN_OR_INFINITY: Final = re.compile(rb"[NI]")
 """The literals of JSON are in lower case."""
+_MAYBE_BAD: Final = re.compile(rb"[NI]|[0-9.][Ee]|[0-9]{309}")
+"""What a short text with a bad value contains; others may contain it in a string."""
 _NUMBER_CHARS: Final = b"-+.0123456789Ee"
 _LARGE_NUMBER: Final = re.compile(
     rb"(?<![+.0-9Ee])[0-9][0-9.]*+[Ee][-+]?+[0-9]++|(?<![+.0-9Ee])[0-9]{309,}+\.[0-9]*+"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,14 +27,8 @@ from starlette.requests import Request
 from holdfast.server.http.socket_owner import SocketAddress, find_socket_owner
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-_PROXY_HEADERS = (
-    "forwarded",
-    "via",
-    "x-real-ip",
-    "x-client-ip",
-    "true-client-ip",
-    "cf-connecting-ip",
-    "x-original-host",
+_PROXY_HEADERS = frozenset(
+    {"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-original-host"}
 )
 """Headers that proxies add, besides all that begin with ``x-forwarded-``."""
 SOCKET_OWNERS = "holdfast.owners"
@@ -53,11 +47,15 @@ def is_local_request(request: Request) -> bool:
     return (
         is_loopback(get_remote_address(request))
         and _is_local_host(parse_host_name(host))
-        and not any(name in _PROXY_HEADERS or name.startswith("x-forwarded-") for name in headers)
+        and not _has_proxy_header(headers)
         and request.scope.get("http_version") != "1.0"
         and all(is_same_origin(url, host) for url in (*headers.getlist("origin"), *headers.getlist("referer")))
         and _get_socket_owner(request.scope) in _TRUSTED_USERS
     )
+
+
+def _has_proxy_header(headers: Iterable[str]) -> bool:
+    return not _PROXY_HEADERS.isdisjoint(headers) or any(name.startswith("x-forwarded-") for name in headers)
 
 
 def is_same_origin(url: str, host: str) -> bool:
@@ -73,6 +71,7 @@ def _is_local_host(host: str) -> bool:
     return host in LOCAL_HOSTS or is_loopback(host.strip("[]"))
 
 
+@lru_cache(1024)
 def parse_host_name(host: str) -> str:
     """The name in a ``Host`` header, without the port."""
     host = host.strip().lower()

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.remote_addresses import is_same_origin, parse_host_name
+from holdfast.server.http.request_headers import IndexedHeaders
 from holdfast.server.http.request_ids import REQUEST_ID_HEADER, REQUEST_ID_KEY, get_request_id
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -32,6 +33,8 @@ RESPONSE_HEADERS = "holdfast.answer_headers"
 """Where the scope of a request has headers that its response will have, whatever that is."""
 BODY_TIMEOUT_S = 30.0
 
+REQUEST_HEADERS = "holdfast.headers"
+"""Where the scope of a request has its headers by name."""
 _DEFAULT_RESPONSE_HEADERS = {
     b"cache-control": b"no-store",
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
@@ -51,11 +54,13 @@ class RequestGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check one HTTP request, and pass it on."""
-        headers = Headers(scope=scope)
+        headers = IndexedHeaders(scope["headers"])
         body = _LimitedBody(receive, self._max_body_bytes)
         request_id = get_request_id(headers)
         response_headers: dict[str, str] = {REQUEST_ID_HEADER: request_id}
-        scope = {**scope, REQUEST_ID_KEY: request_id, RESPONSE_HEADERS: response_headers}
+        scope = {
+            **scope, REQUEST_ID_KEY: request_id, RESPONSE_HEADERS: response_headers, REQUEST_HEADERS: headers,
+        }  # fmt: skip
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

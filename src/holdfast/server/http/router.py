@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from types import UnionType
 from typing import Any, Final, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
@@ -44,10 +44,16 @@ class RequestModel(BaseModel):
 
     @model_validator(mode="after")
     def _validate_no_nuls(self) -> Self:
+        values = self.__dict__
         for name in _list_text_fields(type(self)):
-            value = getattr(self, name)
-            texts = cast("Iterable[Any]", value if isinstance(value, list | tuple) else (value,))
-            if any(isinstance(text, str) and "\0" in text for text in texts):
+            value = values[name]
+            if isinstance(value, str):
+                has_nul = "\0" in value
+            elif isinstance(value, list | tuple):
+                has_nul = any(isinstance(text, str) and "\0" in text for text in cast("Iterable[Any]", value))
+            else:
+                continue
+            if has_nul:
                 raise ValueError(f"{name} has a NUL character in it")
         return self
 
@@ -78,6 +84,8 @@ class Endpoint:
     """The caller needs the scope only for the address in the path."""
     is_audited: bool
     """Whether the audit log has an entry for each request."""
+    commits_audit_entry: bool
+    """It commits its change with ``Call.commit``, which writes the entry in the same transaction."""
     extra_responses: Mapping[int, str]
     """Other statuses of responses, and what they mean."""
     headers: tuple[str, ...]
@@ -86,6 +94,19 @@ class Endpoint:
     """Its group in the OpenAPI document."""
     location: str | None
     """The path of what a 201 has created, with ``{id}`` in place of its id."""
+
+    default_query: BaseModel | None = field(init=False)
+    """The query of a request that has none; ``None``: some parameter is required."""
+    list_params: frozenset[str] = field(init=False)
+    """Parameters of the query that may be repeated."""
+
+    def __post_init__(self) -> None:
+        fields = {} if self.query_model is None else self.query_model.model_fields
+        lists = frozenset(name for name, one in fields.items() if get_origin(one.annotation) in (list, tuple))
+        has_default = self.query_model is not None and not any(one.is_required() for one in fields.values())
+        default = self.query_model.model_validate({}) if self.query_model is not None and has_default else None
+        object.__setattr__(self, "list_params", lists)
+        object.__setattr__(self, "default_query", default)
 
     @property
     def name(self) -> str:
@@ -125,6 +146,7 @@ class Router:
         status: int = 200,
         is_address_scoped: bool = False,
         is_audited: bool | None = None,
+        commits_audit_entry: bool = False,
         extra_responses: Mapping[int, str] | None = None,
         headers: tuple[str, ...] = (),
         location: str | None = None,
@@ -147,6 +169,7 @@ class Router:
                     can_stream=can_stream,
                     is_address_scoped=is_address_scoped,
                     is_audited=(method != "GET") if is_audited is None else is_audited,
+                    commits_audit_entry=commits_audit_entry,
                     extra_responses=extra_responses or {},
                     headers=headers,
                     tag=self._tag or handler.__module__.rpartition(".")[2],
@@ -231,7 +254,10 @@ def parse_arguments(endpoint: Endpoint, request: Request, path_params: Mapping[s
     check_headers(endpoint.headers, request.headers)
     arguments: dict[str, Any] = dict(path_params)
     if endpoint.query_model is not None:
-        arguments["query"] = _parse_query(endpoint.query_model, request)
+        is_default = not request.scope["query_string"] and endpoint.default_query is not None
+        arguments["query"] = (
+            endpoint.default_query if is_default else _parse_query(endpoint.query_model, endpoint.list_params, request)
+        )
     return arguments
 
 
@@ -277,10 +303,9 @@ def build_response(
     return response
 
 
-def _parse_query(model: type[BaseModel], request: Request) -> BaseModel:
+def _parse_query(model: type[BaseModel], lists: Collection[str], request: Request) -> BaseModel:
     """The query of a request. Raises ``Problem``."""
     params = request.query_params
-    lists = {name for name, field in model.model_fields.items() if get_origin(field.annotation) in (list, tuple)}
     values = {name: params.getlist(name) if name in lists else params[name] for name in params}
     try:
         return model.model_validate(values)

@@ -26,22 +26,24 @@ class ServerSentEvent:
     event: str = ""
     id: str = ""
     """A reader sends it as ``Last-Event-ID`` to continue after this event."""
+    preceding: bytes = b""
+    """Encoded events that are sent together with this one, before it."""
 
     def encode(self) -> bytes:
         """The bytes of the event in the stream."""
         lines = [f"id: {self.id}"] if self.id else []
         lines += [f"event: {self.event}"] if self.event else []
-        return b"".join([*(f"{line}\n".encode() for line in lines), b"data: ", self.data, b"\n\n"])
+        return b"".join([self.preceding, *(f"{line}\n".encode() for line in lines), b"data: ", self.data, b"\n\n"])
 
 
-def make_event_response(events: AsyncGenerator[ServerSentEvent]) -> StreamingResponse:
-    """A response that sends events as they come, until there are no more or the reader disconnects."""
+def make_event_response(events: AsyncGenerator[ServerSentEvent | bytes]) -> StreamingResponse:
+    """A response that sends events (some may be encoded) until there are no more or the reader disconnects."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_encode_events(events), media_type=MEDIA_TYPE, headers=headers)
 
 
-async def _encode_events(events: AsyncGenerator[ServerSentEvent]) -> AsyncGenerator[bytes]:
+async def _encode_events(events: AsyncGenerator[ServerSentEvent | bytes]) -> AsyncGenerator[bytes]:
     yield b": welcome\n\n"  # so that the reader knows at once that it is connected
     async with aclosing(events):
         async for event in events:
-            yield event.encode()
+            yield event if isinstance(event, bytes) else event.encode()

@@ -15,6 +15,7 @@ from holdfast.stores.approvals import (
     RequestApproval,
     select_approvals,
 )
+from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.memories import Memories, Memory, MemoryChange, PutMemory
 from holdfast.stores.memory.queue_operations import MemoryCapability
 from holdfast.stores.memory.tables import Tables
@@ -96,6 +97,11 @@ class ApprovalOperations(Tables):
         return OpStatus.DONE
 
     # Memories
+
+    def _log_request(self, op: AuditEvent) -> OpStatus:
+        self._last_audit_id += 1
+        self._audit_events[self._last_audit_id] = op
+        return OpStatus.DONE
 
     def _change_memory(self, op: MemoryChange) -> OpStatus:
         memory_key = (op.namespace, op.key)

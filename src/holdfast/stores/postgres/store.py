@@ -26,6 +26,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.stores.clocks import DatabaseClock, monotonic
 from holdfast.stores.contract import DEFAULT_NAMESPACE
+from holdfast.stores.grouped_calls import GroupedCalls
 from holdfast.stores.operations import AppendRecord, FinishRun, Op, OpResult, OpStatus, Run
 from holdfast.stores.postgres import run_reads
 from holdfast.stores.postgres.connection_pool import ConnectionPool
@@ -39,7 +40,6 @@ from holdfast.stores.postgres.worker_session import WorkerSession
 from holdfast.stores.postgres.workers import PgClaims, PgWorkers, compute_lock_class
 from holdfast.stores.sql.batch import split_plain_ops
 from holdfast.stores.sql.database_access import DatabaseWork, T
-from holdfast.stores.sql.grouped_calls import GroupedCalls
 from holdfast.stores.sql.rows import RowReader
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.urls import redact_url, validate_namespace, with_namespace

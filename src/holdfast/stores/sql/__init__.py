@@ -4,7 +4,6 @@ The same code implements the contract on every database. A database adds a conne
 statements, its own statements, and its way to notice that a worker is dead. One commit, top to bottom::
 
     store                     SqlStore: the contract; which connection does what
-    grouped_calls             the commits or reads of many callers, made together
     batch                     one commit, one transaction: prefetch, carry out the operations, write
       claimed_run_operations  operations on a held run
       client_operations       operations from outside

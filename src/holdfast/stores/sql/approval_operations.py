@@ -18,6 +18,7 @@ from holdfast.stores.approvals import (
     RemindApproval,
     RequestApproval,
 )
+from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.live_events import LASTING_KINDS
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import AppendLiveEvents, LiveEvent, OpStatus
@@ -26,6 +27,7 @@ from holdfast.stores.sql import blobs
 from holdfast.stores.sql.blobs import PayloadDamage, is_reference
 from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.rows import RowReader, read_each
+from holdfast.stores.sql.server_data import audit_to_row
 from holdfast.stores.sql.transaction import Transaction
 from holdfast.stores.utf8 import is_encodable, replace_surrogates
 
@@ -84,6 +86,10 @@ class ApprovalOperations(Transaction):
         return OpStatus.DONE
 
     # Memories
+
+    def _log_request(self, op: AuditEvent) -> OpStatus:
+        self._buffer_write("audit", self._sql.APPEND_AUDIT, 0, audit_to_row(op))
+        return OpStatus.DONE
 
     def _change_memory(self, op: MemoryChange) -> OpStatus:
         self._db.change_memory(op)

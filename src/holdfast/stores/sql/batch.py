@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.core.records import RecordKind
 from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApproval, WithdrawApproval
+from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
     AppendLiveEvents,
@@ -235,7 +236,7 @@ class _PrefetchPlan:
                 self.cancelled_ids.append(op.run_id)
             case SendSignal() | PauseRun() | ResumeRun() | ReopenRun() | SetBudget():
                 self.ids.add(op.run_id)
-            case AnswerApproval() | PutMemory() | DeleteMemory():
+            case AnswerApproval() | PutMemory() | DeleteMemory() | AuditEvent():
                 pass
 
     def _add_start(self, op: StartRun | ForkRun) -> None:

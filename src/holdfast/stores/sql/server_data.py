@@ -86,10 +86,16 @@ class SqlAuditLog(SqlCapability, AuditLog):
 
 
 def _append_audit(db: Database, events: Sequence[AuditEvent]) -> None:
-    rows = [(e.at, e.key_id, e.key_name, e.action, e.target, e.outcome, e.remote_address) for e in events]
     db.begin()
-    db.write(db.sql.APPEND_AUDIT, rows)
+    db.write(db.sql.APPEND_AUDIT, [*map(audit_to_row, events)])
     db.commit()
+
+
+def audit_to_row(event: AuditEvent) -> Row:
+    """The row of ``APPEND_AUDIT``."""
+    return (
+        event.at, event.key_id, event.key_name, event.action, event.target, event.outcome, event.remote_address,
+    )  # fmt: skip
 
 
 class SqlDailyUsage(SqlCapability, DailyUsageCounters):

@@ -28,7 +28,8 @@ from holdfast.stores.sql.rows import record_to_row
 from holdfast.stores.sql.usage_accounts import SqlUsageAccounts
 
 _BUFFERED_TABLES = (
-    "runs", "records", "attempts", "signals", "links", "tags", "live_events", "approvals", "charges", "spending",
+    "runs", "records", "attempts", "signals", "links", "tags", "live_events", "approvals", "charges", "audit",
+    "spending",
 )  # fmt: skip
 """In the order of writing. ``spending`` comes last: other transactions need the same rows, so they are locked only
 briefly."""

@@ -21,7 +21,9 @@ from pathlib import Path
 
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
+from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.contract import DEFAULT_NAMESPACE
+from holdfast.stores.grouped_calls import GroupedCalls
 from holdfast.stores.operations import (
     AppendLiveEvents,
     AppendRecord,
@@ -33,7 +35,6 @@ from holdfast.stores.operations import (
     StartResult,
 )
 from holdfast.stores.sql.database_access import DatabaseWork, T
-from holdfast.stores.sql.grouped_calls import GroupedCalls
 from holdfast.stores.sql.rows import RowReader
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sqlite import connections
@@ -53,7 +54,7 @@ NOTIFIED_IDLE_POLL_INTERVAL_S = 0.1
 _MIN_IDLE_RATIO = 3.0
 """After a notification, the minimum time until the next one is reported, as a multiple of the time that the caller
 took."""
-_QUIET_OPS = frozenset({AppendRecord, AppendLiveEvents, SaveAttempt, ReserveUsage, ParkRun})
+_QUIET_OPS = frozenset({AppendRecord, AppendLiveEvents, SaveAttempt, ReserveUsage, ParkRun, AuditEvent})
 """Operations of which no other process is notified."""
 
 

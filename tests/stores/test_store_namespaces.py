@@ -252,6 +252,7 @@ async def commit(store: Store, run: Run, other: Store) -> None:
         (StartRun(new_run("c", parent="r"), link=link(run, 9)), FENCED),
         (DeleteMemory("user", "k"), DONE),
         (PutMemory("nobody", "k", b"1", "", AT), DONE),
+        (audited("committed"), DONE),
     ]
     assert {type(op) for op, _ in foreign} == set(get_args(Op)), "each operation has its case"
     for op, expected in foreign:
@@ -547,12 +548,12 @@ async def audit_log_append(store: Store, run: Run, other: Store) -> None:
 @case
 async def audit_log_list(store: Store, run: Run, other: Store) -> None:
     assert [one.event.target for one in await other.audit_log.list()] == ["ours"]
-    assert [one.event.target for one in await store.audit_log.list()] == ["theirs"]
+    assert [one.event.target for one in await store.audit_log.list()] == ["theirs", "committed"]
 
 
 @case
 async def audit_log_trim(store: Store, run: Run, other: Store) -> None:
-    assert await store.audit_log.trim(AT + 1) == 1
+    assert await store.audit_log.trim(AT + 1) == 2
 
 
 @case

@@ -52,7 +52,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.core import asyncio_overrides
-from holdfast.core.commands import UNDECODED, Command, CommandFuture, Outcome
+from holdfast.core.commands import UNDECODED, Command, Outcome, make_outcome
 from holdfast.core.compensations import CompensationLog
 from holdfast.core.drift import DriftContext
 from holdfast.core.failure_origin import FailureOrigin, find_origins, has_origin, iter_exception_chain
@@ -79,6 +79,17 @@ _STEP, _TIMER, _SIGNAL, _COMPENSATION = (
 
 MAX_CALLBACKS = 1_000_000
 """Callbacks without a new outcome after which a workflow counts as an endless loop."""
+
+
+class Hole(NamedTuple):
+    """The position of a command that the workflow has cancelled."""
+
+    kind: RecordKind
+    name: str
+    last_seq: int
+    """``seq`` of the last record that the workflow had seen when it cancelled the command."""
+    call: Any = None
+    """The call of a step that has a compensation or is ``once``, and no record: it may have been executed anyway."""
 
 
 class ExecutionResult(NamedTuple):
@@ -132,11 +143,7 @@ class Execution:
         self._issued_count = 0
         self._new_commands: list[Command] = []
         self._withdrawn_commands: list[Command] = []
-        self._holes: dict[int, tuple[RecordKind, str]] = {}
-        self._step_holes: dict[int, Any] = {}
-        """Calls of cancelled steps that have a compensation or are ``once``: they may have been executed anyway."""
-        self._abandoned_children: dict[int, int] = {}
-        """Positions of runs that the workflow no longer waits for, each with the last record it had seen by then."""
+        self._holes: dict[int, Hole] = {}
         self._unclaimed_signals: dict[str, deque[Outcome]] = {}
         self._draw_count = 0
         self._last_seq = -1
@@ -168,7 +175,7 @@ class Execution:
             return True
         return self._check_turn(self.loop.turn())
 
-    def replay(self, journal: deque[Record], max_records: int) -> bool:
+    def replay(self, journal: deque[tuple[Record, Any]], max_records: int) -> bool:
         """Deliver records from ``journal``, each followed by turns until idle.
 
         Stops when there is no record left or the workflow's code has ended, which the caller has to handle. False: a
@@ -184,7 +191,7 @@ class Execution:
                     return True
                 if not journal:
                     return True
-                self.deliver(journal.popleft())
+                self.deliver(*journal.popleft())
         finally:
             loop.leave(outer)
         return False
@@ -216,7 +223,7 @@ class Execution:
         if kind is _TIMER:
             self._fire_timer(record)
         elif kind.has_position:
-            self._resolve_command(record, Outcome(record, value, self._make_origin(record)))
+            self._resolve_command(record, value)
         elif kind is RecordKind.PATCH:
             self.patches.mark_durable(record.name)
         else:
@@ -233,8 +240,16 @@ class Execution:
 
     def take_issued(self) -> list[Command]:
         """Commands issued since the last call that are still open, in order."""
-        new, self._new_commands = self._new_commands, []
+        new = self._new_commands
+        if not new:
+            return []
+        self._new_commands = []
         return [command for command in new if command.position in self.open_commands]
+
+    @property
+    def has_withdrawn(self) -> bool:
+        """Whether the workflow has cancelled commands since ``take_withdrawn``."""
+        return bool(self._withdrawn_commands)
 
     def take_withdrawn(self) -> list[Command]:
         """Commands that the workflow has cancelled since the last call."""
@@ -246,6 +261,7 @@ class Execution:
         self.loop.unwind()
         for command in self.open_commands.values():
             command.close()
+        self.loop.execution = None  # only the garbage collector would free both
         self.open_commands.clear()
         self._new_commands.clear()
         self._withdrawn_commands.clear()
@@ -279,7 +295,8 @@ class Execution:
 
         It may have been executed anyway.
         """
-        return position in self._step_holes and self._holes[position] == (RecordKind.STEP, name)
+        hole = self._holes.get(position)
+        return hole is not None and hole.call is not None and hole.name == name
 
     def try_start_compensation(
         self, upcoming: Iterable[Record] = (), *, expected_positions: Collection[int] = ()
@@ -290,12 +307,15 @@ class Execution:
         ``expected_positions`` are positions with outcomes that may be recorded later. True when the workflow has
         something to do.
         """
-        if self._compensation_start is None or any(position in self._step_holes for position in expected_positions):
+        if self._compensation_start is None:
+            return False
+        awaited = {position for position, hole in self._holes.items() if hole.call is not None}
+        if not awaited.isdisjoint(expected_positions):
             return False
         for record in upcoming:
             if record.kind is RecordKind.COMPENSATION:
                 break
-            if record.kind is RecordKind.STEP and record.position in self._step_holes:
+            if record.kind is RecordKind.STEP and record.position in awaited:
                 return False
         start, self._compensation_start = self._compensation_start, None
         self.loop.call_inside(start.set_result, None)
@@ -320,37 +340,33 @@ class Execution:
         position = self._issued_count
         self._issued_count += 1
         self._draw_count = 0
-        command = Command(loop, kind, position, name, call)
-        future = CommandFuture(loop, self, command)
-        self._drift_context.commands.append(command)
+        command = Command(loop, self, kind, position, name, call)
+        self._drift_context.commands.append((position, kind, name))
         if kind is _SIGNAL and (waiting := self._unclaimed_signals.get(name)):
-            self._holes[position] = (kind, name)
+            self._holes[position] = Hole(kind, name, self._last_seq)
             command.close()
-            future.set_result(waiting.popleft())
-            return future
-        command.future = future
+            command.set_result(waiting.popleft())
+            return command
         self.open_commands[position] = command
-        self.wait_count += kind in WAIT_KINDS
+        if kind is not _STEP:
+            self.wait_count += kind in WAIT_KINDS
         self._new_commands.append(command)
-        return future
+        return command
 
     def withdraw(self, command: Command) -> None:
         """The workflow cancelled this command: its position becomes a hole."""
-        if self._close_command(command) is not None:
-            self._holes[command.position] = (command.kind, command.name)
-            call = command.call
-            if command.kind is RecordKind.STEP and call is not None and (call.has_compensation or call.is_once):
-                self._step_holes[command.position] = call
-            if command.kind is RecordKind.CHILD:
-                self._abandoned_children[command.position] = self._last_seq
+        if command.position in self.open_commands:
+            self._close_command(command)
+            is_noted_step = command.kind is _STEP and command.call is not None and command.call.is_noted
+            call = command.call if is_noted_step else None
+            self._holes[command.position] = Hole(command.kind, command.name, self._last_seq, call)
             self._withdrawn_commands.append(command)
 
-    def _close_command(self, command: Command) -> CommandFuture | None:
-        """Close an open command, and return the future of its outcome; ``None`` if it was not open."""
-        if self.open_commands.pop(command.position, None) is None:
-            return None
-        self.wait_count -= command.kind in WAIT_KINDS
-        return command.close()
+    def _close_command(self, command: Command) -> None:
+        del self.open_commands[command.position]
+        if command.kind is not _STEP:
+            self.wait_count -= command.kind in WAIT_KINDS
+        command.close()
 
     def is_patched(self, name: str) -> bool:
         """Whether the run takes the new branch of this change: see ``patches``."""
@@ -430,7 +446,7 @@ class Execution:
         if error is None:
             self.result = ExecutionResult(value, None)
             return
-        if self._step_holes:
+        if any(hole.call is not None for hole in self._holes.values()):
             self._compensation_start = self.loop.create_future()
             await self._compensation_start
         failed: tuple[str, Outcome] | None = None
@@ -473,9 +489,8 @@ class Execution:
         return [self._interrupted_by[1]] if is_cause else []
 
     def _build_rewind(self) -> Rewind | None:
-        return self._compensations.build_rewind(
-            self._failure_origins, self._abandoned_children, is_compensated=self._is_compensated
-        )
+        children = {at: hole.last_seq for at, hole in self._holes.items() if hole.kind is RecordKind.CHILD}
+        return self._compensations.build_rewind(self._failure_origins, children, is_compensated=self._is_compensated)
 
     def _interrupt(self, record: Record) -> None:
         """The run's deadline has passed, or the run was cancelled."""
@@ -525,34 +540,31 @@ class Execution:
         loop.advance_time(record.at)
         loop.fire_timer(record.position)
 
-    def _resolve_command(self, record: Record, outcome: Outcome) -> None:
-        loop = self.loop
+    def _resolve_command(self, record: Record, value: Any) -> None:
+        loop, kind = self.loop, record.kind
+        outcome = make_outcome((record, value, self._issued_count, loop.issued_timer_count))
         command = self.open_commands.get(record.position)
         if command is None:
             hole = self._holes.get(record.position)
-            if hole is None or hole != (record.kind, record.name):
+            if hole is None or hole.kind is not kind or hole.name != record.name:
                 self._stop_on_drift(record)
                 return
             loop.advance_time(record.at)
             self._note_late_outcome(record)
-            if record.kind is RecordKind.SIGNAL:
+            if kind is _SIGNAL:
                 self._deliver_signal(record.name, outcome)
             return
-        if command.kind is not record.kind or command.name != record.name:
+        if command.kind is not kind or command.name != record.name:
             self._stop_on_drift(record, command)
             return
         loop.advance_time(record.at)
-        future = self._close_command(command)
-        assert future is not None
+        self._close_command(command)
+        call = command.call
         if not record.ok:
-            self._note_failure(record, command.call)
-        if (
-            (record.kind is _STEP or record.kind is _COMPENSATION)
-            and command.call is not None
-            and command.call.is_noted
-        ):
-            self._compensations.add_outcome(record, command.call)
-        loop.call_inside(future.set_result, outcome)
+            self._note_failure(record, call)
+        if (kind is _STEP or kind is _COMPENSATION) and call is not None and call.is_noted:
+            self._compensations.add_outcome(record, call)
+        loop.call_inside(command.set_result, outcome)
 
     def _note_failure(self, record: Record, call: Any) -> None:
         # Not of a `once` step: whether that may run again is decided only if it ended the run.
@@ -561,20 +573,20 @@ class Execution:
 
     def _note_late_outcome(self, record: Record) -> None:
         """A command that the workflow had cancelled has an outcome all the same."""
-        call = self._step_holes.pop(record.position, None)
-        self._note_failure(record, call)
-        if call is not None:
-            self._compensations.add_outcome(record, call)
+        hole = self._holes[record.position]
+        self._note_failure(record, hole.call)
+        if hole.call is not None:
+            self._holes[record.position] = hole._replace(call=None)
+            self._compensations.add_outcome(record, hole.call)
 
     def _deliver_signal(self, name: str, outcome: Outcome) -> None:
         """A signal for a cancelled wait goes to the oldest open wait for its name, else to the next one."""
         for command in self.open_commands.values():
             if command.kind is RecordKind.SIGNAL and command.name == name:
-                future = self._close_command(command)
-                assert future is not None
-                self._holes[command.position] = (RecordKind.SIGNAL, name)
+                self._close_command(command)
+                self._holes[command.position] = Hole(_SIGNAL, name, self._last_seq)
                 self._withdrawn_commands.append(command)
-                self.loop.call_inside(future.set_result, outcome)
+                self.loop.call_inside(command.set_result, outcome)
                 return
         self._unclaimed_signals.setdefault(name, deque()).append(outcome)
 
@@ -597,7 +609,9 @@ class Execution:
         return f" (at {location})" if location else ""
 
     def _stop_on_drift(self, record: Record, command: Command | None = None, timer: str | None = None) -> None:
-        self.fatal_error = self._drift_context.make_error(record, command, timer, has_ended=self.result is not None)
+        self.fatal_error = self._drift_context.make_error(
+            record, self.open_commands, command, timer, has_ended=self.result is not None
+        )
 
 
 def get_current_execution() -> Execution | None:

@@ -12,8 +12,20 @@ because workflow code does not issue them. Nor is a patch: code decides it, but 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
+
+TupleT = TypeVar("TupleT", bound=tuple[Any, ...])
+
+
+def make_constructor(kind: type[TupleT]) -> Callable[[tuple[Any, ...]], TupleT]:
+    """A function that makes a named tuple from a tuple of all its fields.
+
+    It takes a third of the time of a call of the class: for what each step makes.
+    """
+    return partial(cast(Any, tuple).__new__, kind)
 
 
 class RecordKind(IntEnum):

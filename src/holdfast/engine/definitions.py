@@ -54,10 +54,14 @@ class StepDefinition:
     """What error messages call its output."""
     is_noted: bool = field(init=False, default=False)
     """Whether the run notes its outcomes, to compensate them, or because they are ``once``."""
+    is_plain_async: bool = field(init=False, default=False)
+    """Whether an attempt is just a call of the async function, without a timeout or a transaction."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "output_subject", f"the output of step {self.name!r}")
         object.__setattr__(self, "is_noted", self.compensation is not None or self.effect is Effect.ONCE)
+        is_plain = self.is_async and self.timeout_s is None and not self.is_transactional
+        object.__setattr__(self, "is_plain_async", is_plain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from holdfast.codec import encode_error
@@ -78,6 +79,15 @@ _LIVE_EVENT_KINDS = (RecordKind.STEP, RecordKind.COMPENSATION, RecordKind.CHILD)
 """The commands that have live events while they are in flight."""
 
 
+class TurnState(Enum):
+    """What the workflow's code does."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    """It has more to do than fits into one slice, and continues when other tasks of the process had their turn."""
+
+
 class Phase(Enum):
     """What a driver does with its run."""
 
@@ -97,6 +107,7 @@ class Phase(Enum):
 
 # Reading a member of an enumeration takes 0.1 µs on Python 3.11.
 _REPLAYING, _RESUMING, _LIVE, _GONE = Phase.REPLAYING, Phase.RESUMING, Phase.LIVE, Phase.GONE
+_IDLE, _RUNNING, _INTERRUPTED = TurnState.IDLE, TurnState.RUNNING, TurnState.INTERRUPTED
 _STEP, _COMPENSATION, _DONE = RecordKind.STEP, RecordKind.COMPENSATION, OpStatus.DONE
 
 
@@ -114,11 +125,9 @@ class Driver:
         self.steps = StepsInFlight(self)
         self._child_runs = ChildRuns(self)
         self._approvals = RunApprovals(self)
-        self.live_event_positions: set[int] = set()
-        """Positions that may have live events, which the record at the position deletes."""
         self._mailbox = Mailbox()
-        self._inbox: deque[Record] = deque()
-        """Durable records that the workflow has not seen; in replay, the rest of the journal."""
+        self._inbox: deque[tuple[Record, Any]] = deque()
+        """Durable records that the workflow has not seen, with their values; in replay, the rest of the journal."""
         self.recorder = Recorder(self)
         self._timers = host.create_timers(self)
         self._pending_commands: list[Command] = []
@@ -126,10 +135,7 @@ class Driver:
         """``seq`` of the last record of a cancel or timer that was due on resume."""
         self._last_durable_seq = -1
         """``seq`` of the last record that became durable here."""
-        self._is_turning = False
-        """The workflow's code is running."""
-        self._is_mid_turn = False
-        """The workflow has more to do than fits into one slice."""
+        self._turn_state = _IDLE
         self._cancel_state = run.cancel_state
         self._is_pausing = False
         self.is_disabled = False
@@ -166,7 +172,7 @@ class Driver:
         self.steps.earlier_attempts = dict(history.attempts)
         self._child_runs.links = dict(history.links)
         self.add_signals(history.signals)
-        self._inbox.extend(history.records)
+        self._inbox.extend(zip(history.records, repeat(UNDECODED)))
         self.recorder.next_seq = history.records[-1].seq + 1 if history.records else 0
         self._timers.is_deadline_recorded = run.deadline is not None and any(
             r.kind is RecordKind.DEADLINE for r in history.records
@@ -194,7 +200,7 @@ class Driver:
 
     def _pump(self, record: Record | None = None, value: Any = UNDECODED) -> None:
         """Deliver this record, and those in the inbox, one by one, and process the workflow's commands."""
-        if self._is_turning or self.phase is _GONE:
+        if self._turn_state is _RUNNING or self.phase is _GONE:
             return
         try:
             self._run_turn(record, value)
@@ -203,20 +209,19 @@ class Driver:
             self.fail(error)
 
     def _run_turn(self, record: Record | None, value: Any) -> None:
-        self._is_turning = True
-        self.host.set_turn(self.run.id)
+        execution, host, idle = self.execution, self.host, True
+        self._turn_state = _RUNNING
+        host.set_turn(self.run.id)
         try:
             if record is not None:
-                self.execution.deliver(record, value)
+                execution.deliver(record, value)
             idle = self._advance()
         finally:
-            self._is_turning = False
-            self.host.set_turn(None)
-        self._is_mid_turn = not idle
-        execution = self.execution
+            self._turn_state = _IDLE if idle else _INTERRUPTED
+            host.set_turn(None)
         self._record_patches()
         if not idle:
-            self.host.loop.call_soon(self._pump)
+            host.loop.call_soon(self._pump)
         elif execution.fatal_error is not None:
             self.fail(execution.fatal_error)
         else:
@@ -238,9 +243,9 @@ class Driver:
             if not inbox:
                 return True
             if execution.result is not None:
-                execution.deliver_after_end(inbox.popleft())
+                execution.deliver_after_end(inbox.popleft()[0])
             else:
-                execution.deliver(inbox.popleft())
+                execution.deliver(*inbox.popleft())
         return False
 
     def _start_compensation(self) -> bool:
@@ -248,13 +253,15 @@ class Driver:
         if self.phase is not _REPLAYING:
             self._cancel_withdrawn()  # cancelled steps that have no outcome yet will not get one
             self.steps.record_committed_outcomes()
-        return self.execution.try_start_compensation(self._inbox, expected_positions=self.recorder.expected_positions)
+        return self.execution.try_start_compensation(
+            [record for record, _ in self._inbox], expected_positions=self.recorder.expected_positions
+        )
 
     def _record_patches(self) -> None:
         """Record what the code has decided, before any record that depends on it."""
         execution = self.execution
         # Replay records nothing, and code that does not fit leaves the journal as it is.
-        if self.phase is not _REPLAYING and execution.fatal_error is None:
+        if execution.patches.newly_decided and self.phase is not _REPLAYING and execution.fatal_error is None:
             for name in execution.patches.take_newly_decided():
                 self.recorder.record(RecordKind.PATCH, PATCH_POSITION, name)
 
@@ -287,12 +294,14 @@ class Driver:
     def _record_what_is_due(self) -> bool:
         """On resume, record a requested cancel and the timers that are due; true if there were any."""
         if self.run.epoch > 1:  # an earlier holder may have written live events of these
-            self.live_event_positions |= {
+            self.recorder.live_event_positions |= {
                 one.position for one in self.execution.open_commands.values() if one.kind in _LIVE_EVENT_KINDS
             }
         return self._record_cancel() or (not self.is_halted and self._timers.record_due())
 
     def _cancel_withdrawn(self) -> None:
+        if not self.execution.has_withdrawn:
+            return
         for command in self.execution.take_withdrawn():
             if (step := self.steps.started.pop(command.position, None)) is not None:
                 step.cancel()
@@ -343,15 +352,15 @@ class Driver:
             self.host.wake()  # the worker has waited for this before it takes other runs
         self._last_durable_seq = record.seq
         execution = self.execution
-        if self._inbox or self._is_turning or self._is_mid_turn or not execution.is_waiting:
-            self._inbox.append(record)
+        if self._inbox or self._turn_state is not _IDLE or not execution.is_waiting:
+            self._inbox.append((record, value))
             self._pump()
         else:
-            self._pump(record, value)  # the workflow is idle
+            self._pump(record, value)
 
     def record_outcome(self, step: StartedStep, outcome: StepOutcome) -> None:
         """Record the outcome of a step, unless it must not be: the step was withdrawn, or the run is gone."""
-        if self.steps.finish(step):
+        if self.phase is not _GONE and self.steps.finish(step):
             self.recorder.record_step(step.command, outcome)
 
     def handle_answer(
@@ -447,15 +456,16 @@ class Driver:
         return (self.phase is _REPLAYING or self._is_live()) and not (
             self.recorder.pending_count
             or self._inbox
-            or self._is_turning
-            or self._is_mid_turn
+            or self._turn_state is not _IDLE
             or self.steps.has_running_attempt
         )
 
     def _is_idle(self) -> bool:
         """Whether the run waits only for time, signals, and other runs."""
-        waits = self.execution.wait_count + len(self.steps.started)  # these wait for their next attempts
-        return self._is_quiescent() and not self._pending_commands and len(self.execution.open_commands) == waits
+        execution, started = self.execution, self.steps.started
+        # If it is quiescent, the started steps wait for their next attempts.
+        has_only_waits = len(execution.open_commands) == execution.wait_count + len(started)
+        return has_only_waits and not self._pending_commands and self._is_quiescent()
 
     def is_parkable(self, now: float) -> bool:
         """Whether the run waits long enough to leave memory."""
@@ -618,7 +628,7 @@ class Driver:
             len(self.steps.started)
             + self.recorder.pending_count
             + len(self._inbox)
-            + self._is_mid_turn
+            + (self._turn_state is _INTERRUPTED)
             + (self.phase is Phase.LOADING)
         )
 
@@ -629,6 +639,8 @@ class Driver:
         if self.is_started:
             self.execution.unload()
         self.host.on_run_closed(self, ended)
+        # These refer back to the driver: only the garbage collector would free them.
+        del self.steps, self.recorder, self._timers, self._child_runs, self._approvals
 
     def _log_unhandled_errors(self) -> None:
         errors, self.execution.unhandled_errors = self.execution.unhandled_errors, []

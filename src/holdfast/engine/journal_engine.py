@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any
@@ -97,6 +98,7 @@ class JournalEngine:
         self.lingering_tasks: set[asyncio.Task[Any]] = set()
         self.close_callbacks: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.loop: asyncio.AbstractEventLoop
+        self.loop_thread_id = 0
         self.writer: JournalWriter
         self.thread_pool = StepThreadPool(threads)
         self._interrupt_after_s = interrupt_after_s
@@ -123,6 +125,7 @@ class JournalEngine:
         """Connect, register as a worker, and begin to take runs."""
         replay_logging.install_filter()
         self.loop = asyncio.get_running_loop()
+        self.loop_thread_id = threading.get_ident()
         await retry_until_store_ready(self.store.open, self.clock)
         self.writer = JournalWriter(self.store, self.loop, self.clock)
         try:

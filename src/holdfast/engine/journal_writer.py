@@ -109,7 +109,7 @@ class JournalWriter:
         self._queue.append((op, on_answer))
         if self._drain_task is None or self._drain_task.done():
             self._start_drain()
-        elif is_client_operation(op):
+        elif self._pause_s and is_client_operation(op):
             self._client_waiting.set()
 
     async def perform(self, op: Op) -> OpResult:

@@ -1,4 +1,4 @@
-"""The outcome of a step, as its executor reports it to the driver, which records it."""
+"""The outcome of a command, as its executor reports it to the driver, which records it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from holdfast.stores.memories import MemoryChange
 
 
 class StepOutcome(NamedTuple):
-    """How a step ended."""
+    """How a step, or another command, ended."""
 
     ok: bool
-    payload: bytes
+    payload: bytes | None
     """The encoded output when ``ok``, the encoded error when not."""
     started_at: float
     """When the attempt that decided the outcome began."""

@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from asyncio import events
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -56,7 +57,7 @@ from holdfast.core.commands import UNDECODED, Command, Outcome, make_outcome
 from holdfast.core.compensations import CompensationLog
 from holdfast.core.drift import DriftContext
 from holdfast.core.failure_origin import FailureOrigin, find_origins, has_origin, iter_exception_chain
-from holdfast.core.loop import RunLoop, get_run_loop
+from holdfast.core.loop import RunLoop
 from holdfast.core.patches import Patches
 from holdfast.core.records import WAIT_KINDS, Record, RecordKind, Rewind, RewindPoint
 from holdfast.core.seeded_random import SeededRandom
@@ -142,13 +143,16 @@ class Execution:
         self._drift_context = DriftContext(run_id, recorded_python, self.patches)
         self._issued_count = 0
         self._new_commands: list[Command] = []
-        self._withdrawn_commands: list[Command] = []
+        self.withdrawn_commands: list[Command] = []
+        """Commands that the workflow has cancelled since ``take_withdrawn``."""
         self._holes: dict[int, Hole] = {}
         self._unclaimed_signals: dict[str, deque[Outcome]] = {}
         self._draw_count = 0
         self._last_seq = -1
         """``seq`` of the last delivered record."""
         self._compensations = CompensationLog()
+        self.is_compensation_held = False
+        """Whether the workflow's code has ended, and compensation waits for ``try_start_compensation``."""
         self._compensation_start: asyncio.Future[None] | None = None
         """Done when compensation may start; until then, outcomes of cancelled steps may come."""
         self._main_task: asyncio.Task[None] | None = None
@@ -173,7 +177,14 @@ class Execution:
         """Run the workflow for a slice; true when it is idle, has ended, or cannot continue (see ``fatal_error``)."""
         if self.fatal_error is not None:
             return True
-        return self._check_turn(self.loop.turn())
+        loop, is_idle = self.loop, True
+        if loop.ready:
+            outer = loop.enter()
+            try:
+                is_idle = loop.drain()
+            finally:
+                loop.leave(outer)
+        return self._check_turn(is_idle)
 
     def replay(self, journal: deque[tuple[Record, Any]], max_records: int) -> bool:
         """Deliver records from ``journal``, each followed by turns until idle.
@@ -196,12 +207,13 @@ class Execution:
             loop.leave(outer)
         return False
 
-    def _check_turn(self, idle: bool) -> bool:
+    def _check_turn(self, is_idle: bool) -> bool:
         if self.loop.fatal_error is not None:
             self.fatal_error = self.loop.fatal_error
             return True
-        if idle:
-            self._check_not_stuck()
+        if is_idle:
+            if not self.open_commands:
+                self._check_not_stuck()
             return True
         if self.loop.callback_count > MAX_CALLBACKS:
             self.fatal_error = WorkflowNeverYields(
@@ -244,16 +256,14 @@ class Execution:
         if not new:
             return []
         self._new_commands = []
-        return [command for command in new if command.position in self.open_commands]
-
-    @property
-    def has_withdrawn(self) -> bool:
-        """Whether the workflow has cancelled commands since ``take_withdrawn``."""
-        return bool(self._withdrawn_commands)
+        open_commands = self.open_commands
+        if len(new) == 1 and new[0].position in open_commands:
+            return new
+        return [command for command in new if command.position in open_commands]
 
     def take_withdrawn(self) -> list[Command]:
         """Commands that the workflow has cancelled since the last call."""
-        withdrawn, self._withdrawn_commands = self._withdrawn_commands, []
+        withdrawn, self.withdrawn_commands = self.withdrawn_commands, []
         return withdrawn
 
     def unload(self) -> None:
@@ -264,7 +274,7 @@ class Execution:
         self.loop.execution = None  # only the garbage collector would free both
         self.open_commands.clear()
         self._new_commands.clear()
-        self._withdrawn_commands.clear()
+        self.withdrawn_commands.clear()
 
     def deliver_after_end(self, record: Record) -> None:
         """The workflow has ended, but its journal continues with ``record``.
@@ -284,11 +294,6 @@ class Execution:
     def is_waiting(self) -> bool:
         """Whether the workflow's code, or its compensation, has begun, has not ended, and waits for outcomes."""
         return self.result is None and self._compensation_start is None and not self.loop.ready
-
-    @property
-    def is_compensation_held(self) -> bool:
-        """Whether the workflow's code has ended, and compensation waits for ``try_start_compensation``."""
-        return self._compensation_start is not None
 
     def is_unrecorded_cancelled_step(self, position: int, name: str) -> bool:
         """Whether this is a cancelled step without a record that has a compensation or is ``once``.
@@ -317,7 +322,7 @@ class Execution:
                 break
             if record.kind is RecordKind.STEP and record.position in awaited:
                 return False
-        start, self._compensation_start = self._compensation_start, None
+        start, self._compensation_start, self.is_compensation_held = self._compensation_start, None, False
         self.loop.call_inside(start.set_result, None)
         return True
 
@@ -360,7 +365,7 @@ class Execution:
             is_noted_step = command.kind is _STEP and command.call is not None and command.call.is_noted
             call = command.call if is_noted_step else None
             self._holes[command.position] = Hole(command.kind, command.name, self._last_seq, call)
-            self._withdrawn_commands.append(command)
+            self.withdrawn_commands.append(command)
 
     def _close_command(self, command: Command) -> None:
         del self.open_commands[command.position]
@@ -447,7 +452,7 @@ class Execution:
             self.result = ExecutionResult(value, None)
             return
         if any(hole.call is not None for hole in self._holes.values()):
-            self._compensation_start = self.loop.create_future()
+            self._compensation_start, self.is_compensation_held = self.loop.create_future(), True
             await self._compensation_start
         failed: tuple[str, Outcome] | None = None
         while self._compensations and failed is None:
@@ -585,19 +590,14 @@ class Execution:
             if command.kind is RecordKind.SIGNAL and command.name == name:
                 self._close_command(command)
                 self._holes[command.position] = Hole(_SIGNAL, name, self._last_seq)
-                self._withdrawn_commands.append(command)
+                self.withdrawn_commands.append(command)
                 self.loop.call_inside(command.set_result, outcome)
                 return
         self._unclaimed_signals.setdefault(name, deque()).append(outcome)
 
     def _check_not_stuck(self) -> None:
-        if (
-            self.open_commands
-            or self.fatal_error is not None
-            or self.result is not None
-            or self.loop.timers
-            or self._compensation_start
-        ):
+        """The workflow is idle, and no command is open."""
+        if self.fatal_error is not None or self.result is not None or self.loop.timers or self._compensation_start:
             return
         self.fatal_error = WorkflowStuck(
             f"run {self.run_id!r} waits for something that nothing recorded can wake{self._format_location()}. "
@@ -616,5 +616,5 @@ class Execution:
 
 def get_current_execution() -> Execution | None:
     """The execution of the workflow code that is running now, if any."""
-    loop = get_run_loop()
-    return loop.execution if loop is not None else None
+    loop = events._get_running_loop()
+    return loop.execution if isinstance(loop, RunLoop) else None

@@ -300,8 +300,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         """The run's time: the largest among the records delivered so far."""
         return self._time
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)  # pyright: ignore[reportAssignmentType]
+    """Always false. Each future and each handle calls it: so it is not a function in Python."""
 
     def set_debug(self, enabled: bool) -> None:
         pass

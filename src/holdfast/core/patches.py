@@ -72,6 +72,8 @@ class Patches:
         self.newly_decided: tuple[str, ...] = ()
         """Patches that were decided since they were last taken, and must be recorded."""
         self._pending_names: frozenset[str] = frozenset()
+        self.is_durable = True
+        """Whether the records of all decisions are durable, so that commands may start."""
         self._last_position, self._last_timer = last, last_timer
         """The highest numbers of a command and of a timer that had started before this process held the run."""
         self._has_run_ended = has_run_ended
@@ -95,6 +97,7 @@ class Patches:
         """The run takes the new branch, which must be recorded."""
         self.newly_decided += (name,)
         self._pending_names |= {name}
+        self.is_durable = False
 
     def is_active(self, name: str) -> bool:
         """The answer that the run has, or false if it has none; decides nothing."""
@@ -112,8 +115,4 @@ class Patches:
     def mark_durable(self, name: str) -> None:
         """The record of this patch is durable."""
         self._pending_names -= {name}
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether the records of all decisions are durable, so that commands may start."""
-        return not self._pending_names
+        self.is_durable = not self._pending_names

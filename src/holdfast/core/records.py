@@ -50,6 +50,8 @@ class RecordKind(IntEnum):
 
     has_position: bool
     """Whether it is the outcome of a command in the stream that all commands except timers share."""
+    has_live_events: bool
+    """Whether such a command has live events while it is in flight."""
 
     @property
     def label(self) -> str:
@@ -59,6 +61,7 @@ class RecordKind(IntEnum):
 
 for _kind in RecordKind:
     _kind.has_position = _kind not in (RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL, RecordKind.PATCH)
+    _kind.has_live_events = _kind in (RecordKind.STEP, RecordKind.COMPENSATION, RecordKind.CHILD)
 
 
 SESSION_STEP = "session"

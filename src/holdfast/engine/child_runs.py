@@ -15,6 +15,7 @@ it never reaches a run that existed before or that was started with ``start``.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -47,9 +48,8 @@ class AwaitedRun:
 class ChildRuns:
     """The runs that a driver's run starts or waits for."""
 
-    def __init__(self, driver: Driver) -> None:
-        self.links: dict[int, tuple[str, bytes]] = {}
-        """The links that existed when the run came into memory: see ``History.links``."""
+    def __init__(self, driver: Driver, links: Mapping[int, tuple[str, bytes]]) -> None:
+        self._links = links
         self._driver = driver
         self._awaited_runs: dict[int, AwaitedRun] = {}
         """The awaited runs that were started here, by position."""
@@ -59,7 +59,7 @@ class ChildRuns:
         driver, call = self._driver, command.call
         assert isinstance(call, ChildCall)
         run, host = driver.run, driver.host
-        known_id, known_digest = self.links.get(command.position, ("", b""))
+        known_id, known_digest = self._links.get(command.position, ("", b""))
         new = None if call.make_run is None else call.make_run(host.clock.now())
         if known_id == call.run_id and (new is None or new.digest == known_digest):
             return

@@ -52,11 +52,7 @@ class SystemClock:
     """Real time. ``now`` is the store's clock (default: the machine's own)."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
-        self.now = now  # called twice for each step: without a function in between
-
-    def monotonic(self) -> float:
-        """Seconds on a clock that is never set."""
-        return monotonic()
+        self.now, self.monotonic = now, monotonic  # called for each step: without a function in between
 
     def call_at(self, when: float, callback: Callable[[], object]) -> ScheduledCall:
         """Call back at ``when``, or after ``MAX_TIMER_DELAY_S`` if that is earlier."""

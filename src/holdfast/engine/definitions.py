@@ -10,6 +10,7 @@ from holdfast.admission.retry_policy import NO_RETRIES, RetryPolicy
 from holdfast.admission.usage import Budget, Usage
 from holdfast.codec import InputsCodec, ValueCodec, validate_size
 from holdfast.core.execution import Execution
+from holdfast.core.records import make_constructor
 from holdfast.core.states import Effect
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import MAX_DELIVERIES, NewRun, Run, StartResult
@@ -104,6 +105,9 @@ class StepCall(NamedTuple):
         output = self.step.output_codec.decode(payload, f"the output of step {self.step.name!r}")
         arguments = compensation.bind_arguments(output, self.args, self.kwargs)
         return None if arguments is None else (compensation.step.name, StepCall(compensation.step, (), arguments))
+
+
+make_step_call = make_constructor(StepCall)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ the inbox. ``_pump`` takes one record from the inbox at a time and lets the work
 ``_process_commands`` handles what the workflow has issued. A replayed record differs only in that it is in the inbox
 from the start.
 
-``steps_in_flight`` starts steps and ``step_run`` executes them. ``timers`` keeps timers, ``child_runs`` starts and
-awaits other runs, and ``run_approvals`` asks people. Signals, answers, and the ends of awaited runs arrive in the
-``mailbox``.
+``steps_in_flight`` starts steps and ``step_run`` executes them. ``timers`` keeps timers, and ``run_waits`` handles
+signals, approvals, and other runs.
 
 - **Resume.** When a run comes back into memory, a requested cancel and the timers that are due are recorded first. Only
   then do the steps start that were in flight: otherwise a paid call could start only to be cancelled.
@@ -18,7 +17,7 @@ awaits other runs, and ``run_approvals`` asks people. Signals, answers, and the 
 - **Disable.** When the workflow is disabled, the driver starts nothing more, lets what is in flight end (it is paid
   for), and releases the run. A step that waits for its next attempt does not make it; its attempts so far are saved.
 
-**Phases.** A driver is in one ``Phase`` at a time. It goes from ``LOADING`` over ``REPLAYING`` and ``RESUMING`` to
+**Phases.** A driver is in one ``phase`` at a time. It goes from ``LOADING`` over ``REPLAYING`` and ``RESUMING`` to
 ``LIVE``. While the end of the run is being written it is ``ENDING``, and while its park is, ``PARKING``. The store may
 refuse both: then it returns to the phase before. Every write of the run is answered in ``handle_answer``: it is done,
 refused, fenced, or it failed.
@@ -40,7 +39,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -51,14 +49,13 @@ from holdfast.core.execution import Execution
 from holdfast.core.patches import PATCH_POSITION
 from holdfast.core.records import Record, RecordKind, Rewind, Signal
 from holdfast.core.states import RunState
-from holdfast.engine.child_runs import ChildRuns
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.host import RunHost, StartedStep
-from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.park_operation import make_park_run
+from holdfast.engine.phase import Phase, TurnState
 from holdfast.engine.recorder import Recorder
-from holdfast.engine.run_approvals import RunApprovals
 from holdfast.engine.run_outcome import RunOutcome, make_ended_run, make_run_outcome
+from holdfast.engine.run_waits import RunWaits
 from holdfast.engine.step_outcome import StepOutcome
 from holdfast.engine.steps_in_flight import StepsInFlight
 from holdfast.errors import HoldfastError, StoreUnavailable
@@ -79,34 +76,9 @@ _LIVE_EVENT_KINDS = (RecordKind.STEP, RecordKind.COMPENSATION, RecordKind.CHILD)
 """The commands that have live events while they are in flight."""
 
 
-class TurnState(Enum):
-    """What the workflow's code does."""
-
-    IDLE = "idle"
-    RUNNING = "running"
-    INTERRUPTED = "interrupted"
-    """It has more to do than fits into one slice, and continues when other tasks of the process had their turn."""
-
-
-class Phase(Enum):
-    """What a driver does with its run."""
-
-    LOADING = "loading"
-    """The workflow's code is still being imported."""
-    REPLAYING = "replaying"
-    RESUMING = "resuming"
-    """The replay is done. A requested cancel, and the timers that are due, are recorded before anything starts."""
-    LIVE = "live"
-    ENDING = "ending"
-    """The end of the run is being written."""
-    PARKING = "parking"
-    """The park of the run is being written."""
-    GONE = "gone"
-    """The run is no longer in memory."""
-
-
 # Reading a member of an enumeration takes 0.1 µs on Python 3.11.
 _REPLAYING, _RESUMING, _LIVE, _GONE = Phase.REPLAYING, Phase.RESUMING, Phase.LIVE, Phase.GONE
+_ENDING = Phase.ENDING
 _IDLE, _RUNNING, _INTERRUPTED = TurnState.IDLE, TurnState.RUNNING, TurnState.INTERRUPTED
 _STEP, _COMPENSATION, _DONE = RecordKind.STEP, RecordKind.COMPENSATION, OpStatus.DONE
 
@@ -123,9 +95,7 @@ class Driver:
         """The phase to which the driver returns if the store refuses to end or park the run."""
         self.execution: Execution
         self.steps = StepsInFlight(self)
-        self._child_runs = ChildRuns(self)
-        self._approvals = RunApprovals(self)
-        self._mailbox = Mailbox()
+        self._waits: RunWaits | None = None
         self._inbox: deque[tuple[Record, Any]] = deque()
         """Durable records that the workflow has not seen, with their values; in replay, the rest of the journal."""
         self.recorder = Recorder(self)
@@ -170,8 +140,9 @@ class Driver:
             patches=self.host.create_patches(history),
         )
         self.steps.earlier_attempts = dict(history.attempts)
-        self._child_runs.links = dict(history.links)
-        self.add_signals(history.signals)
+        if history.links or history.signals:
+            self._waits = RunWaits(self, history.links)
+            self._waits.add_signals(history.signals)
         self._inbox.extend(zip(history.records, repeat(UNDECODED)))
         self.recorder.next_seq = history.records[-1].seq + 1 if history.records else 0
         self._timers.is_deadline_recorded = run.deadline is not None and any(
@@ -202,30 +173,29 @@ class Driver:
         """Deliver this record, and those in the inbox, one by one, and process the workflow's commands."""
         if self._turn_state is _RUNNING or self.phase is _GONE:
             return
+        execution, host = self.execution, self.host
         try:
-            self._run_turn(record, value)
+            is_idle = True
+            self._turn_state = _RUNNING
+            host.set_turn(self.run.id)
+            try:
+                if record is not None:
+                    execution.deliver(record, value)
+                is_idle = self._advance()
+            finally:
+                self._turn_state = _IDLE if is_idle else _INTERRUPTED
+                host.set_turn(None)
+            if execution.patches.newly_decided:
+                self._record_patches()
+            if not is_idle:
+                host.loop.call_soon(self._pump)
+            elif execution.fatal_error is not None:
+                self.fail(execution.fatal_error)
+            else:
+                self._process_commands()
         except Exception as error:  # a bug in Holdfast: without this, the run would be stuck in memory
             log.exception("run %r could not be carried on", self.run.id)
             self.fail(error)
-
-    def _run_turn(self, record: Record | None, value: Any) -> None:
-        execution, host, idle = self.execution, self.host, True
-        self._turn_state = _RUNNING
-        host.set_turn(self.run.id)
-        try:
-            if record is not None:
-                execution.deliver(record, value)
-            idle = self._advance()
-        finally:
-            self._turn_state = _IDLE if idle else _INTERRUPTED
-            host.set_turn(None)
-        self._record_patches()
-        if not idle:
-            host.loop.call_soon(self._pump)
-        elif execution.fatal_error is not None:
-            self.fail(execution.fatal_error)
-        else:
-            self._process_commands()
 
     def _advance(self) -> bool:
         execution, inbox = self.execution, self._inbox
@@ -261,17 +231,18 @@ class Driver:
         """Record what the code has decided, before any record that depends on it."""
         execution = self.execution
         # Replay records nothing, and code that does not fit leaves the journal as it is.
-        if execution.patches.newly_decided and self.phase is not _REPLAYING and execution.fatal_error is None:
+        if self.phase is not _REPLAYING and execution.fatal_error is None:
             for name in execution.patches.take_newly_decided():
                 self.recorder.record(RecordKind.PATCH, PATCH_POSITION, name)
 
     def _process_commands(self) -> None:
         """The workflow is idle: execute its new commands."""
         execution = self.execution
-        self._cancel_withdrawn()
+        if execution.withdrawn_commands:
+            self._cancel_withdrawn()
         if execution.unhandled_errors:
             self._log_unhandled_errors()
-        if self.phase is Phase.ENDING:
+        if self.phase is _ENDING:
             return
         if execution.result is not None:
             self._record_end()
@@ -285,9 +256,9 @@ class Driver:
         if not self.is_halted:
             if self.phase is _RESUMING:
                 self.phase = _LIVE
-            if self._mailbox:
-                self._resolve_waits()
-        self._start_commands()
+            if self._waits is not None:
+                self._waits.record_answers()
+            self._start_commands()
         self._timers.arm()
         self.finish_turn()
 
@@ -295,20 +266,16 @@ class Driver:
         """On resume, record a requested cancel and the timers that are due; true if there were any."""
         if self.run.epoch > 1:  # an earlier holder may have written live events of these
             self.recorder.live_event_positions |= {
-                one.position for one in self.execution.open_commands.values() if one.kind in _LIVE_EVENT_KINDS
+                position for position, one in self.execution.open_commands.items() if one.kind.has_live_events
             }
         return self._record_cancel() or (not self.is_halted and self._timers.record_due())
 
     def _cancel_withdrawn(self) -> None:
-        if not self.execution.has_withdrawn:
-            return
         for command in self.execution.take_withdrawn():
             if (step := self.steps.started.pop(command.position, None)) is not None:
                 step.cancel()
-            elif command.kind is RecordKind.CHILD:
-                self._child_runs.withdraw(command)
-            elif command.kind is RecordKind.APPROVAL:
-                self._approvals.withdraw(command)
+            elif self._waits is not None:
+                self._waits.withdraw(command)
 
     def finish_turn(self) -> None:
         """If nothing else is in progress: start compensation, or end, release, park, or mark the run idle."""
@@ -317,8 +284,8 @@ class Driver:
             self._pump()
         elif execution.result is not None:
             self._record_end()
-        elif self.recorder.pending_count:
-            pass  # the answer finishes the turn
+        elif self.recorder.pending_count or self.steps.has_running_attempt:
+            pass  # the answer, or the outcome, finishes the turn
         elif self.is_disabled and self._is_quiescent():
             self._release()
         elif self._is_pausing and self._is_quiescent():
@@ -328,7 +295,7 @@ class Driver:
 
     def _start_commands(self) -> None:
         execution = self.execution
-        if self.host.is_draining or self.is_halted or not execution.patches.is_durable:
+        if not self._pending_commands or self.host.is_draining or not execution.patches.is_durable:
             return
         commands, self._pending_commands = self._pending_commands, []
         for command in commands:
@@ -336,12 +303,13 @@ class Driver:
                 continue
             if command.kind is _STEP or command.kind is _COMPENSATION:
                 self.steps.start(command)
-            elif self._mailbox.has_answer(command):
-                continue
-            elif command.kind in (RecordKind.CHILD, RecordKind.START):
-                self._child_runs.start_or_link(command)
-            elif command.kind is RecordKind.APPROVAL:
-                self._approvals.request(command)
+            elif command.kind is not RecordKind.SIGNAL:
+                self._get_waits().start(command)
+
+    def _get_waits(self) -> RunWaits:
+        if self._waits is None:
+            self._waits = RunWaits(self, {})
+        return self._waits
 
     # Outcomes
 
@@ -360,8 +328,9 @@ class Driver:
 
     def record_outcome(self, step: StartedStep, outcome: StepOutcome) -> None:
         """Record the outcome of a step, unless it must not be: the step was withdrawn, or the run is gone."""
-        if self.phase is not _GONE and self.steps.finish(step):
-            self.recorder.record_step(step.command, outcome)
+        command = step.command
+        if self.phase is not _GONE and self.steps.started.pop(command.position, None) is not None:
+            self.recorder.record_step(command, outcome)
 
     def handle_answer(
         self,
@@ -388,9 +357,10 @@ class Driver:
 
     def add_signals(self, signals: Sequence[Signal]) -> None:
         """Add the signals that the store has for this run; known ones are ignored."""
-        self._mailbox.add(signals)
+        waits = self._get_waits()
+        waits.add_signals(signals)
         if self.is_accepting:
-            self._resolve_waits()
+            waits.record_answers()
 
     def handle_request(self, request: RunRequests) -> None:
         """Cancel or pause the run. A request that cannot be handled now comes again."""
@@ -430,24 +400,6 @@ class Driver:
         self._is_pausing = False
         self.recorder.record(RecordKind.CANCEL, 0, "cancel")
         return True
-
-    def _resolve_waits(self) -> None:
-        """Record the answers that have arrived for open waits."""
-        for command, signal in self._mailbox.take_answers(self.execution):
-            if command.kind is RecordKind.CHILD:
-                self._child_runs.record_end(command, signal)
-                continue
-            if command.kind is RecordKind.APPROVAL:
-                self._approvals.record_answer(command, signal)
-                continue
-            self.recorder.record(
-                RecordKind.SIGNAL,
-                command.position,
-                command.name,
-                payload=signal.payload,
-                started_at=signal.sent_at,
-                consumed_signal_id=signal.id,
-            )
 
     # Leaving memory
 
@@ -527,7 +479,7 @@ class Driver:
         """The workflow's code has ended: record how, when all writes on their way have been answered."""
         ending = self.execution.result
         assert ending is not None
-        if not self.recorder.pending_count and self.phase is not Phase.ENDING:
+        if not self.recorder.pending_count and self.phase is not _ENDING:
             if self.execution.skipped_steps:
                 self.host.live_events.write_skipped_steps(self)
             self._finish(
@@ -538,18 +490,18 @@ class Driver:
 
     def fail(self, error: BaseException) -> None:
         """The run cannot continue with this code: fail it, and leave its journal as it is."""
-        if self.phase is not Phase.ENDING and self.phase is not _GONE:
+        if self.phase is not _ENDING and self.phase is not _GONE:
             self.has_fatal_error, encoded = True, encode_error(error)
             self.host.run_log.log_stall(self.run, encoded)
             self._finish(RunOutcome(RunState.FAILED, None, encoded), respect_cancel=False)
 
     def mark_dead(self, error: bytes) -> None:
         """The run's workers died too often: no worker executes it until a person retries it."""
-        if self.phase is not Phase.ENDING and self.phase is not _GONE:
+        if self.phase is not _ENDING and self.phase is not _GONE:
             self._finish(RunOutcome(RunState.DEAD, None, error), respect_cancel=False)
 
     def _finish(self, end: RunOutcome, rewind: Rewind | None = None, *, respect_cancel: bool) -> None:
-        self._try_to_leave(Phase.ENDING)
+        self._try_to_leave(_ENDING)
         self.steps.cancel_all()
         at = self.host.clock.now()
         ended = make_ended_run(self.run, end, at, rewind)
@@ -640,7 +592,8 @@ class Driver:
             self.execution.unload()
         self.host.on_run_closed(self, ended)
         # These refer back to the driver: only the garbage collector would free them.
-        del self.steps, self.recorder, self._timers, self._child_runs, self._approvals
+        del self.steps, self.recorder, self._timers
+        self._waits = None
 
     def _log_unhandled_errors(self) -> None:
         errors, self.execution.unhandled_errors = self.execution.unhandled_errors, []

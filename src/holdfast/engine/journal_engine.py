@@ -30,7 +30,7 @@ from holdfast.engine.claims import Claims
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
-from holdfast.engine.heartbeat import INTERRUPT_AFTER_S, Heartbeat, Turn
+from holdfast.engine.heartbeat import INTERRUPT_AFTER_S, Heartbeat, Turn, make_turn
 from holdfast.engine.held_runs import HeldRuns
 from holdfast.engine.idle_runs import IdleRuns
 from holdfast.engine.journal_writer import AnswerCallback, JournalWriter
@@ -110,6 +110,7 @@ class JournalEngine:
         self._ticker = ScheduleTicker(self, definitions if fire_schedules else {})
         self._announcements = Announcements(self, {} if queue_limits is None else queue_limits, self._ticker)
         self._idle_runs = IdleRuns(self.clock.now)
+        self.on_run_busy = self._idle_runs.remove
         self._run_waiters = RunWaiters()
         self._poller = Poller(self, self._announcements, self._claims, self._ticker, self._run_waiters)
         self._is_grace_skipped = False
@@ -356,10 +357,6 @@ class JournalEngine:
         if not self.is_closed:
             self._idle_runs.add(driver)
 
-    def on_run_busy(self, driver: Driver) -> None:
-        """The run is no longer idle."""
-        self._idle_runs.remove(driver)
-
     def on_run_closed(self, driver: Driver, ended_run: Run | None) -> None:
         """The driver is closed."""
         self._idle_runs.remove(driver)
@@ -390,10 +387,7 @@ class JournalEngine:
 
     def set_turn(self, run_id: str | None) -> None:
         """Workflow code of this run starts to occupy the loop, or (``None``) stops."""
-        if run_id is None:
-            self._heartbeat.end_turn()
-        else:
-            self._heartbeat.start_turn(run_id)
+        self._heartbeat.current_turn = None if run_id is None else make_turn((run_id, self.clock.monotonic()))
 
     # For the membership
 

@@ -194,7 +194,10 @@ class JournalWriter:
         for (op, done), answer in zip(batch, answers, strict=True):
             if self._try_counts and (key := get_run_key(op)) is not None:
                 self._try_counts.pop(key, None)
-            _answer(done, answer)
+            try:
+                done(answer)
+            except Exception:  # as in `_answer`; each step makes this call
+                _log_failed_callback()
 
     async def _handle_store_failure(self, batch: list[tuple[Op, AnswerCallback]], error: StoreError) -> None:
         """The store failed: answer clients, keep the runs' operations for the next try, and wait a while."""
@@ -316,4 +319,8 @@ def _answer(on_answer: AnswerCallback, answer: OpResult | BaseException) -> None
     try:
         on_answer(answer)
     except Exception:  # a bug in Holdfast that hits one run must not stop the others
-        log.exception("taking the answer to a commit failed")
+        _log_failed_callback()
+
+
+def _log_failed_callback() -> None:
+    log.exception("taking the answer to a commit failed")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.admission.usage import Usage
 from holdfast.core.commands import UNDECODED, Command
 from holdfast.core.records import Attempt, Record, RecordKind, make_constructor
+from holdfast.engine.phase import Phase
 from holdfast.engine.step_outcome import StepOutcome
 from holdfast.stores.approvals import RequestApproval
 from holdfast.stores.memories import MemoryChange
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _make_record, _make_append = make_constructor(Record), make_constructor(AppendRecord)
-_DONE = OpStatus.DONE
+_DONE, _GONE = OpStatus.DONE, Phase.GONE
 
 
 class RecordWrite:
@@ -35,11 +36,11 @@ class RecordWrite:
     def __call__(self, answer: OpResult | BaseException) -> None:
         """The store has answered."""
         driver, record = self._driver, self._record
-        if driver.is_closed:
+        if driver.phase is _GONE:
             return
         driver.recorder.remove_answered(record.position if record.kind.has_position else None)
         if answer is _DONE:
-            self._on_done(_DONE)
+            driver.on_recorded(record, self._value)
         else:
             driver.handle_answer(self._on_done, driver.handle_claim_lost, driver.fail, answer)
 
@@ -122,8 +123,10 @@ class Recorder:
         if has_live_events:
             self.live_event_positions.remove(position)
         op = _make_append(
-            (run.key, record, consumed_signal_id, has_attempt_row, reset)
-            + (usage, memory_change, has_live_events, model, False)
+            (
+                *(run.key, record, consumed_signal_id, has_attempt_row, reset),
+                *(usage, memory_change, has_live_events, model, False),
+            )
         )
         self.add_pending(position if has_position else None)
         host.writer.submit(op, RecordWrite(driver, record, value))
@@ -162,7 +165,7 @@ class Recorder:
 
     def _on_committed(self, on_durable: Callable[[], None] | None, answer: OpResult | BaseException) -> None:
         driver = self._driver
-        if driver.is_closed:
+        if driver.phase is _GONE:
             return
         self.remove_answered()
         done = on_durable or driver.finish_turn

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from holdfast.admission.usage import Usage
 from holdfast.core.commands import UNDECODED
+from holdfast.core.records import make_constructor
 from holdfast.stores.memories import MemoryChange
 
 
@@ -26,3 +27,6 @@ class StepOutcome(NamedTuple):
     usage: Usage | None = None
     model: str = ""
     memory_change: MemoryChange | None = None
+
+
+make_step_outcome = make_constructor(StepOutcome)

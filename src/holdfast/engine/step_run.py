@@ -33,7 +33,7 @@ from holdfast.engine.budget_reservation import reserve_budget
 from holdfast.engine.definitions import StepCall, StepDefinition
 from holdfast.engine.live_events import LiveEventBuffer
 from holdfast.engine.step_context import StepContext, current_context
-from holdfast.engine.step_outcome import StepOutcome
+from holdfast.engine.step_outcome import StepOutcome, make_step_outcome
 from holdfast.engine.step_progress import StepProgress, decode_progress
 from holdfast.engine.step_transactions import MAX_INTERRUPTIONS, TransactionAborted
 from holdfast.errors import FenceLost, StepFailed, UnrecordableValue
@@ -385,17 +385,15 @@ class StepRun:
                 validate_size(payload, step.output_subject, self.host.max_value)
             except UnrecordableValue as refused:
                 return self._make_failure(refused, usage, model)
-        return StepOutcome(
-            True,
-            payload,
-            self.started_at,
-            self.attempt_number,
-            self._preview_arguments(),
-            decoded,
-            self.has_attempt_row,
-            self._add_duration(usage) if self.driver.run.has_budget else usage,
-            model,
-            self.memory_change,
+        if self.driver.run.has_budget:
+            usage = self._add_duration(usage)
+        call = self.call
+        preview = preview_arguments(step.parameters, call.args, call.kwargs)
+        return make_step_outcome(
+            (
+                *(True, payload, self.started_at, self.attempt_number, preview, decoded),
+                *(self.has_attempt_row, usage, model, self.memory_change),
+            )
         )
 
     def _make_failure(self, error: BaseException, usage: Usage | None = None, model: str = "") -> StepOutcome:

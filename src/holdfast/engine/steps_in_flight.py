@@ -38,7 +38,10 @@ class StepsInFlight:
     @property
     def has_running_attempt(self) -> bool:
         """Whether an attempt is running, and not only waited for."""
-        return any(step.retry_at is None for step in self.started.values())
+        for step in self.started.values():  # noqa: SIM110  # asked for each step
+            if step.retry_at is None:
+                return True
+        return False
 
     @property
     def waiting_retries(self) -> list[tuple[float, str]]:
@@ -91,10 +94,6 @@ class StepsInFlight:
             # A person has to find out what happened.
             preview=preview_arguments(call.step.parameters, call.args, call.kwargs),
         )
-
-    def finish(self, step: StartedStep) -> bool:
-        """A step has its outcome. False if that must not be recorded: the step was withdrawn, or the run is gone."""
-        return not self._driver.is_closed and self.started.pop(step.command.position, None) is not None
 
     def record_committed_outcomes(self) -> None:
         """Record the outcomes of transactional steps of an earlier holder that the workflow has cancelled since.

@@ -96,6 +96,7 @@ class Runtime:
             max_value,
             encryption,
         )
+        self._store_provider = EngineStoreProvider(self._engine)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Runtime:
@@ -176,7 +177,7 @@ class Runtime:
     @property
     def store_provider(self) -> StoreProvider:
         """Access to its store, for Holdfast's own code. Your code uses handles, or a ``Client``."""
-        return EngineStoreProvider(self._engine)
+        return self._store_provider
 
     @classmethod
     async def current(cls) -> Runtime:

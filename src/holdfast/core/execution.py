@@ -44,12 +44,11 @@ come. In replay, they are in the journal before the first compensation.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from holdfast.core import asyncio_overrides
@@ -138,7 +137,8 @@ class Execution:
         self.wait_count = 0
         """How many open commands wait for a signal, a person, or another run, and so need no process."""
         self.patches = Patches() if patches is None else patches
-        self.seeded_random = SeededRandom(seed, rewind_points)
+        self._seed = seed
+        self._rewind_points = rewind_points
         self._main = main
         self._drift_context = DriftContext(run_id, recorded_python, self.patches)
         self._issued_count = 0
@@ -169,9 +169,7 @@ class Execution:
 
     def start(self) -> None:
         """Create the workflow's first task. Nothing runs before the first ``turn``."""
-        # An empty context: variables in the starter's context would be missing on replay.
-        context = contextvars.Context()
-        self._main_task = self.loop.call_inside(partial(self.loop.create_task, self._run_main(), context=context))
+        self._main_task = self.loop.create_main_task(self._run_main())
 
     def turn(self) -> bool:
         """Run the workflow for a slice; true when it is idle, has ended, or cannot continue (see ``fatal_error``)."""
@@ -390,6 +388,11 @@ class Execution:
             f"{purpose}:{self._issued_count}:{self._draw_count}", self._issued_count, self._last_seq
         )
 
+    @cached_property
+    def seeded_random(self) -> SeededRandom:
+        """Draws from the run's seed."""
+        return SeededRandom(self._seed, self._rewind_points)
+
     @contextmanager
     def guard_decoding(self) -> Generator[None]:
         """A block that decodes recorded bytes.
@@ -517,8 +520,7 @@ class Execution:
         if self.result is not None and self.result.failed_compensation is not None:
             return  # a compensation has failed, so a person has to look first
         self.result = None
-        end = self._compensate_and_finish(None, error, is_cancelled)
-        self._main_task = self.loop.call_inside(partial(self.loop.create_task, end, context=contextvars.Context()))
+        self._main_task = self.loop.create_main_task(self._compensate_and_finish(None, error, is_cancelled))
 
     async def _cancel_remaining_tasks(self) -> None:
         """End the tasks that the workflow left running, as ``asyncio.run`` does, before its end is recorded."""

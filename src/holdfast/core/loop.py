@@ -103,7 +103,7 @@ class RunTask(asyncio.Task[T]):
         name: str | None,
         context: contextvars.Context,
     ) -> None:
-        self.number = loop.allocate_number()
+        self.number = loop.last_number = loop.last_number + 1
         self.run_context = context
         self.origin = ""
         """Where the user's code created the task, if its coroutine is a library's (``locate_task_origin``)."""
@@ -341,6 +341,17 @@ class RunLoop(asyncio.AbstractEventLoop):
         task.add_done_callback(self._on_task_done)
         return task
 
+    def create_main_task(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Between turns, create a task of the execution itself. It counts as live until the run leaves memory."""
+        self._is_running = True
+        try:
+            # An empty context: variables in the starter's context would be missing on replay.
+            task = RunTask(coro, self, None, contextvars.Context())
+        finally:
+            self._is_running = False
+        self.live_tasks[task.number] = task
+        return task
+
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self.live_tasks.pop(hash(task), None)
 
@@ -456,23 +467,26 @@ class RunLoop(asyncio.AbstractEventLoop):
         if self.is_closing:
             return
         self.is_closing = True
-        leaked_count = 0
+        pending_tasks = [task for task in self.live_tasks.values() if not task.done()]
+        leaked_count = self._end_tasks(pending_tasks) if pending_tasks else 0
+        self.ready.clear()
+        self.timers.clear()
+        self._timer_heap.clear()
+        self.live_tasks.clear()
+        if leaked_count:
+            self._warn_leaked_task()
+
+    def _end_tasks(self, pending_tasks: list[RunTask[Any]]) -> int:
+        """End these tasks, the newest first; returns how many continue in spite of all attempts."""
         outer = self.enter()
         self._is_running = True
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
-                for task in reversed(list(self.live_tasks.values())):
-                    leaked_count += not self._end_task(task)
+                return sum(not self._end_task(task) for task in reversed(pending_tasks))
         finally:
             self._is_running = False
             self.leave(outer)
-            self.ready.clear()
-            self.timers.clear()
-            self._timer_heap.clear()
-            self.live_tasks.clear()
-        if leaked_count:
-            self._warn_leaked_task()
 
     def _end_task(self, task: RunTask[Any]) -> bool:
         """End one task; false when it continues in spite of all attempts."""

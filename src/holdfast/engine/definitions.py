@@ -156,6 +156,12 @@ class WorkflowDefinition:
     """Awaited each time one of its runs comes into memory, before its code starts or replays."""
     schedules: dict[str, ScheduleDefinition] = field(default_factory=dict[str, ScheduleDefinition], compare=False)
     """The schedules declared in code, by name; more may be declared later."""
+    result_label: str = field(init=False, default="")
+    """Names its result in error messages."""
+    _spec: WorkflowSpec | None = field(init=False, default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result_label", f"the result of workflow {self.name!r}")
 
     async def execute(self, args: tuple[Any, ...], kwargs: dict[str, Any], max_value: int) -> bytes:
         """Run its code, and encode the result.
@@ -165,13 +171,14 @@ class WorkflowDefinition:
         value = await self.function(*args, **kwargs)
         return validate_size(self.output_codec.encode(value, self.result_label), self.result_label, max_value)
 
-    @property
-    def result_label(self) -> str:
-        """Names its result in error messages."""
-        return f"the result of workflow {self.name!r}"
-
     def to_spec(self) -> WorkflowSpec:
-        """The announcement for clients without the code."""
+        """The announcement for clients without the code. Made once: each start of a run needs it."""
+        if self._spec is None:
+            object.__setattr__(self, "_spec", self._make_spec())
+        assert self._spec is not None
+        return self._spec
+
+    def _make_spec(self) -> WorkflowSpec:
         return WorkflowSpec(
             name=self.name,
             parameters=self.inputs_codec.parameters,

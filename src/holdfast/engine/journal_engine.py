@@ -47,7 +47,7 @@ from holdfast.errors import RunNotFound, SchemaTooNew, StoreError, UsageError, W
 from holdfast.run_log import RunLog
 from holdfast.stores.change_feed import ChangeFeed
 from holdfast.stores.contract import History, Store
-from holdfast.stores.operations import ClientOp, NewRun, OpResult, OpStatus, Run, RunLink, StartRun
+from holdfast.stores.operations import ClientOp, NewRun, OpResult, OpStatus, Run, RunLink
 from holdfast.stores.run_waiters import RunWaiters
 
 log = logging.getLogger("holdfast.engine")
@@ -267,11 +267,11 @@ class JournalEngine:
         """Create a run, and begin to execute it here if this worker can."""
         if self._announcements.has_pending(new.workflow, new.version):
             await self._announcements.announce()
-        return await self.writer.await_answer(partial(self._claims.start_run, StartRun(new, join_orphan=join_orphan)))
+        return await self.writer.await_answer(partial(self._claims.start_run, new, join_orphan=join_orphan))
 
     def start_child(self, new: NewRun, link: RunLink, on_answer: AnswerCallback) -> None:
         """Start a run for a held one, and execute it here if this worker can."""
-        self._claims.start_run(StartRun(new, link=link), on_answer)
+        self._claims.start_run(new, on_answer, link=link)
 
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
         """A run's row and journal, if there is such a run."""
@@ -348,7 +348,7 @@ class JournalEngine:
 
     def create_patches(self, history: History) -> Patches:
         """The patches of a run with this history."""
-        answered = (signal.position for signal in history.signals if signal.position is not None)
+        answered = [signal.position for signal in history.signals if signal.position is not None]
         return Patches(history.records, [*history.attempts, *history.links, *answered])
 
     def on_run_idle(self, driver: Driver) -> None:

@@ -133,6 +133,7 @@ class StepsInFlight:
 
     def cancel_all(self) -> None:
         """This worker no longer holds the run: stop all its steps."""
-        started, self.started = self.started, {}
-        for step in started.values():
-            step.cancel(detach=True)
+        if self.started:
+            started, self.started = self.started, {}
+            for step in started.values():
+                step.cancel(detach=True)

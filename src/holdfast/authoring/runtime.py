@@ -96,7 +96,6 @@ class Runtime:
             max_value,
             encryption,
         )
-        self._store_provider = EngineStoreProvider(self._engine)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Runtime:
@@ -177,7 +176,7 @@ class Runtime:
     @property
     def store_provider(self) -> StoreProvider:
         """Access to its store, for Holdfast's own code. Your code uses handles, or a ``Client``."""
-        return self._store_provider
+        return EngineStoreProvider(self._engine)
 
     @classmethod
     async def current(cls) -> Runtime:

@@ -47,7 +47,7 @@ from holdfast.codec import encode_error
 from holdfast.core.commands import UNDECODED, Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import PATCH_POSITION
-from holdfast.core.records import Record, RecordKind, Rewind, Signal
+from holdfast.core.records import WAIT_KINDS, Record, RecordKind, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.host import RunHost, StartedStep
@@ -274,8 +274,8 @@ class Driver:
         for command in self.execution.take_withdrawn():
             if (step := self.steps.started.pop(command.position, None)) is not None:
                 step.cancel()
-            elif self._waits is not None:
-                self._waits.withdraw(command)
+            elif command.kind in WAIT_KINDS:
+                self._get_waits().withdraw(command)
 
     def finish_turn(self) -> None:
         """If nothing else is in progress: start compensation, or end, release, park, or mark the run idle."""

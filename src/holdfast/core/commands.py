@@ -6,8 +6,9 @@ import contextvars
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.failure_origin import FailureOrigin
-from holdfast.core.loop import RunFuture, RunLoop, get_current_task
+from holdfast.core.loop import RunLoop
 from holdfast.core.records import Record, RecordKind, make_constructor
+from holdfast.core.run_tasks import RunFuture, get_current_task
 
 if TYPE_CHECKING:
     from holdfast.core.execution import Execution

@@ -7,6 +7,7 @@ measured by a clock that is never set, and that counts while the machine is susp
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 import time
 from collections.abc import Callable
@@ -57,7 +58,8 @@ class SystemClock:
     def call_at(self, when: float, callback: Callable[[], object]) -> ScheduledCall:
         """Call back at ``when``, or after ``MAX_TIMER_DELAY_S`` if that is earlier."""
         delay = min(max(0.0, when - self.now()), MAX_TIMER_DELAY_S)
-        return asyncio.get_running_loop().call_later(delay, callback)
+        # Not in the context of the step that runs just now, which the timer would keep in memory.
+        return asyncio.get_running_loop().call_later(delay, callback, context=contextvars.Context())
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""

@@ -20,6 +20,7 @@ means that at once.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -162,8 +163,9 @@ class JournalWriter:
 
     def _start_drain(self) -> asyncio.Task[None]:
         # It starts in the loop's next turn, so that every outcome of this turn shares the commit. So it is not made
-        # with `create_task`: a loop with an eager task factory would start it at once.
-        self._drain_task = task = asyncio.Task(self._drain(), loop=self._loop)
+        # with `create_task`: a loop with an eager task factory would start it at once. Its context is empty: the
+        # context of the step that ends just now would keep the step and its run in memory.
+        self._drain_task = task = asyncio.Task(self._drain(), loop=self._loop, context=contextvars.Context())
         return task
 
     async def _drain(self) -> None:

@@ -184,7 +184,7 @@ class Execution:
                 loop.leave(outer)
         return self._check_turn(is_idle)
 
-    def replay(self, journal: deque[tuple[Record, Any]], max_records: int) -> bool:
+    def replay(self, journal: deque[Record], max_records: int) -> bool:
         """Deliver records from ``journal``, each followed by turns until idle.
 
         Stops when there is no record left or the workflow's code has ended, which the caller has to handle. False: a
@@ -200,7 +200,7 @@ class Execution:
                     return True
                 if not journal:
                     return True
-                self.deliver(*journal.popleft())
+                self.deliver(journal.popleft())
         finally:
             loop.leave(outer)
         return False

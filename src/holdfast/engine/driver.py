@@ -40,7 +40,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 from holdfast.codec import encode_error
@@ -96,8 +95,10 @@ class Driver:
         self.execution: Execution
         self.steps = StepsInFlight(self)
         self._waits: RunWaits | None = None
-        self._inbox: deque[tuple[Record, Any]] = deque()
-        """Durable records that the workflow has not seen, with their values; in replay, the rest of the journal."""
+        self._inbox: deque[Record] = deque()
+        """Durable records that the workflow has not seen; in replay, the rest of the journal."""
+        self._inbox_values: dict[int, Any] = {}
+        """By ``seq``, the values of those that are decoded already."""
         self.recorder = Recorder(self)
         self._timers = host.create_timers(self)
         self._pending_commands: list[Command] = []
@@ -143,7 +144,7 @@ class Driver:
         if history.links or history.signals:
             self._waits = RunWaits(self, history.links)
             self._waits.add_signals(history.signals)
-        self._inbox.extend(zip(history.records, repeat(UNDECODED)))
+        self._inbox.extend(history.records)
         self.recorder.next_seq = history.records[-1].seq + 1 if history.records else 0
         self._timers.is_deadline_recorded = run.deadline is not None and any(
             r.kind is RecordKind.DEADLINE for r in history.records
@@ -213,9 +214,10 @@ class Driver:
             if not inbox:
                 return True
             if execution.result is not None:
-                execution.deliver_after_end(inbox.popleft()[0])
+                execution.deliver_after_end(inbox.popleft())
             else:
-                execution.deliver(*inbox.popleft())
+                record = inbox.popleft()
+                execution.deliver(record, self._inbox_values.pop(record.seq, UNDECODED))
         return False
 
     def _start_compensation(self) -> bool:
@@ -223,9 +225,7 @@ class Driver:
         if self.phase is not _REPLAYING:
             self._cancel_withdrawn()  # cancelled steps that have no outcome yet will not get one
             self.steps.record_committed_outcomes()
-        return self.execution.try_start_compensation(
-            [record for record, _ in self._inbox], expected_positions=self.recorder.expected_positions
-        )
+        return self.execution.try_start_compensation(self._inbox, expected_positions=self.recorder.expected_positions)
 
     def _record_patches(self) -> None:
         """Record what the code has decided, before any record that depends on it."""
@@ -321,7 +321,8 @@ class Driver:
         self._last_durable_seq = record.seq
         execution = self.execution
         if self._inbox or self._turn_state is not _IDLE or not execution.is_waiting:
-            self._inbox.append((record, value))
+            self._inbox.append(record)
+            self._inbox_values[record.seq] = value
             self._pump()
         else:
             self._pump(record, value)

@@ -36,10 +36,13 @@ def delivered_before_commit() -> Iterator[None]:
         real(self, driver, record, value)
         driver.host.loop.call_soon(driver.on_recorded, record, value)
 
-    with (
-        patch.object(RecordWrite, "__init__", init),
-        patch.object(RecordWrite, "_on_done", lambda self, _: self._driver.finish_turn()),
-    ):
+    def take_answer(self: RecordWrite, answer: Any) -> None:
+        driver, record = self._driver, self._record
+        if not driver.is_closed:
+            driver.recorder.remove_answered(record.position if record.kind.has_position else None)
+            driver.handle_answer(lambda _: driver.finish_turn(), driver.handle_claim_lost, driver.fail, answer)
+
+    with patch.object(RecordWrite, "__init__", init), patch.object(RecordWrite, "__call__", take_answer):
         yield
 
 

@@ -42,8 +42,8 @@ def patch(seq: int, name: str) -> Record:
 def test_a_run_takes_the_new_branch_where_nothing_after_it_has_started(journal: Sequence[Record], answer: bool):
     patches = Patches(journal)
     assert patches.decide("x", command_count=2, timer_count=1) is answer
-    assert patches.take_newly_decided() == (["x"] if answer and not _has(journal, "x") else [])
-    assert patches.take_newly_decided() == []
+    assert patches.take_newly_decided() == (("x",) if answer and not _has(journal, "x") else ())
+    assert patches.take_newly_decided() == ()
 
 
 def _has(journal: Sequence[Record], name: str) -> bool:
@@ -59,7 +59,7 @@ def test_a_run_that_has_ended_has_been_everywhere():
     patches = Patches([record(0, 0), patch(1, "known")], has_run_ended=True)
     assert patches.decide("known", command_count=9, timer_count=0)
     assert not patches.decide("x", command_count=9, timer_count=0)
-    assert patches.take_newly_decided() == []
+    assert patches.take_newly_decided() == ()
 
 
 @pytest.mark.parametrize("first", [0, 9])
@@ -208,7 +208,7 @@ def test_a_patch_is_not_decided_by_code_that_leaves_memory():
     world.start()
     world.leave()
     assert asked == [False]
-    assert world.execution.patches.take_newly_decided() == []
+    assert world.execution.patches.take_newly_decided() == ()
 
 
 def test_a_patch_changes_neither_time_nor_what_is_drawn():

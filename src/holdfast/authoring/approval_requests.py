@@ -125,13 +125,10 @@ class ApprovalResult:
     id: str
     answer: Answer | None
     """``None``: no one answered in time."""
-    outcome: Outcome
-    """The outcome with the deciding record. A retry rewinds to its origin, and so asks again."""
-
-    @property
-    def record(self) -> Record:
-        """The record of the answer, or of the step that withdrew the approval after the timeout."""
-        return self.outcome.record
+    record: Record
+    """The record of the answer, or of the step that withdrew the approval after the timeout."""
+    origin: FailureOrigin
+    """The point to which a retry rewinds, and so asks again."""
 
 
 async def request_approval(
@@ -217,7 +214,7 @@ class _PendingApproval:
             if not self._answer_future.done():
                 self._answer_future.cancel()
         answer = Answer.from_payload(outcome.record.payload or b"null")
-        return ApprovalResult(self.id, answer, outcome._replace(origin=self._find_retry_origin(outcome.origin)))
+        return ApprovalResult(self.id, answer, outcome.record, self._find_retry_origin(outcome.origin))
 
     async def _wait_unless_answered(self, step: asyncio.Future[Outcome]) -> Outcome | None:
         """The outcome of a step, unless the answer comes first."""
@@ -293,7 +290,7 @@ class _PendingApproval:
         outcome = await self._wait_unless_answered(self._issue_step(_WITHDRAW_STEP, self.id, self._details))
         if outcome is None or not json.loads(outcome.record.payload or b"null").get("withdrawn"):
             return None
-        return ApprovalResult(self.id, None, outcome._replace(origin=self._find_retry_origin(outcome.origin)))
+        return ApprovalResult(self.id, None, outcome.record, self._find_retry_origin(outcome.origin))
 
     def _find_retry_origin(self, origin: FailureOrigin) -> FailureOrigin:
         """Where a retry rewinds to: the request, so that people are asked again, with all the time they had.

@@ -226,7 +226,7 @@ def _make_denied_error(execution: Execution, question: str, answer: Answer, resu
         by=answer.answered_by,
         reason=answer.reason,
     )
-    mark_origin(error, result.outcome.origin)
+    mark_origin(error, result.origin)
     return error
 
 
@@ -242,5 +242,5 @@ def _make_timeout_error(
         f"`holdfast retry {execution.run_id}` asks again.",
         result.id,
     )
-    mark_origin(error, result.outcome.origin)
+    mark_origin(error, result.origin)
     return error

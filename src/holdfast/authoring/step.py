@@ -31,7 +31,7 @@ from holdfast.core.execution import Execution, get_current_execution
 from holdfast.core.failure_origin import mark_origin
 from holdfast.core.records import RecordKind
 from holdfast.core.states import Effect
-from holdfast.engine.definitions import StepCall, StepDefinition
+from holdfast.engine.definitions import StepDefinition, make_step_call
 from holdfast.errors import DefinitionError, StepOutcomeUnknown, StoreUnavailable, UnreadableRecord, UsageError
 
 P = ParamSpec("P")
@@ -115,7 +115,7 @@ def get_modifiers(function: Callable[..., Any]) -> list[StepModifier]:
 
 async def invoke(execution: Execution, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a step from workflow code: one command."""
-    outcome = await execution.issue(RecordKind.STEP, step.name, StepCall(step, args, kwargs))
+    outcome = await execution.issue(RecordKind.STEP, step.name, make_step_call((step, args, kwargs)))
     return read_outcome(execution, step, outcome)
 
 

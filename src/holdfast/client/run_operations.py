@@ -71,6 +71,8 @@ class RunOperations:
         """
         if not isinstance(run, str):
             return await run.result(timeout)
+        if timeout is None:
+            return await self._wait_for_result(run)
         seconds = timeout_to_seconds(timeout, f"run {run!r}: timeout")
         limit = asyncio.timeout(seconds)
         try:

@@ -52,11 +52,15 @@ def preview_arguments(
         part = _format_named(name, value)
         parts.append(part)
         room -= len(part)
-    return _truncate(", ".join(parts), max_bytes)
+    text = ", ".join(parts)
+    return text if text.isascii() and len(text) <= max_bytes else _truncate(text, max_bytes)
 
 
 def _format_named(name: str, value: Any, depth: int = 0) -> str:
-    return f"{name}=***" if _is_hidden(name) else f"{name}={_format_brief(value, depth)}"
+    hidden = _is_hidden_cache.get(name)
+    if hidden is None:
+        hidden = _is_hidden(name)
+    return f"{name}=***" if hidden else f"{name}={_format_brief(value, depth)}"
 
 
 def _is_hidden(name: str) -> bool:
@@ -131,8 +135,6 @@ def _format_fields(value: Any, kind: type[Any], fields: tuple[str, ...], depth: 
 
 
 def _truncate(text: str, max_bytes: int) -> str:
-    if len(text) <= max_bytes and text.isascii():
-        return text
     data = text.encode("utf-8", "backslashreplace")
     if len(data) <= max_bytes:
         return data.decode()

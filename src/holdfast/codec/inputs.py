@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic_core import from_json, to_json, to_jsonable_python
 
@@ -29,10 +29,23 @@ from holdfast.errors import CodecError, InputError
 _POSITIONAL_OR_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
+_POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
 
 
 MAX_SCHEMA_LENGTH = 32 * 1024
 """Maximum size of a JSON schema of inputs. A larger one is not announced, and a start checks only the names."""
+
+
+class _Input(NamedTuple):
+    """One input: what the codec of each run needs of a parameter, whose own properties are slow."""
+
+    name: str
+    """The name under which it is stored."""
+    parameter_name: str
+    kind: Any
+    codec: ValueCodec
+    subject: str
+    """What error messages call it."""
 
 
 class InputsCodec:
@@ -52,6 +65,11 @@ class InputsCodec:
         is_simple = all(one.kind is _POSITIONAL_OR_KEYWORD for one in signature.parameters.values())
         self._positional_names = tuple(signature.parameters) if is_simple else ()
         """The parameters, if a call may pass all of them by position."""
+        self._inputs = [
+            _Input(name, parameter.name, parameter.kind, self._codecs[name], self._format_subject(name))
+            for name, parameter in self._parameters_by_name.items()
+        ]
+        self._has_var_positional = any(one.kind is _VAR_POSITIONAL for one in self._inputs)
         self.parameters: tuple[str, ...] = tuple(self._parameters_by_name)
         """The names under which inputs are stored; ``*args`` and ``**kwargs`` keep their stars."""
 
@@ -87,23 +105,23 @@ class InputsCodec:
         is_bound = not kwargs and names and len(args) == len(names)  # `bind` takes longer than all the rest
         given = dict(zip(names, args, strict=True)) if is_bound else self._bind(args, kwargs).arguments
         entries: list[tuple[str, bytes]] = []
-        for name, parameter in self._parameters_by_name.items():
-            if parameter.name in given:
-                entries.append((name, self._encode_input(name, parameter, given[parameter.name])))
+        for one in self._inputs:
+            if one.parameter_name in given:
+                entries.append((one.name, self._encode_input(one, given[one.parameter_name])))
         return _join_object(entries)
 
-    def _encode_input(self, name: str, parameter: inspect.Parameter, value: Any) -> bytes:
-        codec = self._codecs[name]
+    def _encode_input(self, one: _Input, value: Any) -> bytes:
+        name, _, kind, codec, subject = one
         try:
-            if parameter.kind is _VAR_POSITIONAL:
+            if kind is _VAR_POSITIONAL:
                 return _join_list(
                     [codec.encode(item, self._format_subject(f"{name}[{i}]")) for i, item in enumerate(value)]
                 )
-            if parameter.kind is _VAR_KEYWORD:
+            if kind is _VAR_KEYWORD:
                 return _join_object(
                     [(key, codec.encode(item, self._format_subject(key))) for key, item in value.items()]
                 )
-            return codec.encode(value, self._format_subject(name))
+            return codec.encode(value, subject)
         except CodecError as error:
             raise InputError(str(error)) from error
 
@@ -112,19 +130,18 @@ class InputsCodec:
         entries, tagged = self._parse_inputs(data)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        positional = any(parameter.kind is _VAR_POSITIONAL for parameter in self._parameters_by_name.values())
-        for name, parameter in self._parameters_by_name.items():
+        positional = self._has_var_positional
+        for one in self._inputs:
+            name, kind = one.name, one.kind
             if name not in entries:
                 positional = False
                 continue
-            value = self._decode_input(name, parameter, entries[name], tagged)
-            if parameter.kind is _VAR_POSITIONAL:
+            value = self._decode_input(one, entries[name], tagged)
+            if kind is _VAR_POSITIONAL:
                 args.extend(value)
-            elif parameter.kind is _VAR_KEYWORD:
+            elif kind is _VAR_KEYWORD:
                 kwargs.update(value)
-            elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY or (
-                positional and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-            ):
+            elif kind is _POSITIONAL_ONLY or (positional and kind is _POSITIONAL_OR_KEYWORD):
                 args.append(value)
             else:
                 kwargs[name] = value
@@ -132,16 +149,16 @@ class InputsCodec:
             self._bind(args, kwargs)  # which says what is missing
         return tuple(args), kwargs
 
-    def _decode_input(self, name: str, parameter: inspect.Parameter, entry: Any, tagged: bool) -> Any:
-        codec = self._codecs[name]
+    def _decode_input(self, one: _Input, entry: Any, tagged: bool) -> Any:
+        name, _, kind, codec, subject = one
         try:
-            if parameter.kind is _VAR_POSITIONAL:
+            if kind is _VAR_POSITIONAL:
                 items = enumerate(cast("list[Any]", entry))
                 return [_decode_entry(codec, item, tagged, self._format_subject(f"{name}[{i}]")) for i, item in items]
-            if parameter.kind is _VAR_KEYWORD:
+            if kind is _VAR_KEYWORD:
                 named = _parse_object(entry, tagged)
                 return {key: _decode_entry(codec, item, tagged, self._format_subject(key)) for key, item in named}
-            return _decode_entry(codec, entry, tagged, self._format_subject(name))
+            return _decode_entry(codec, entry, tagged, subject)
         except (CodecError, TypeError, ValueError) as error:
             raise InputError(f"{error} Its signature is {self._format_signature()}.") from error
 

@@ -6,8 +6,9 @@ import contextvars
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.failure_origin import FailureOrigin
-from holdfast.core.loop import RunFuture, RunLoop, get_current_task
-from holdfast.core.records import Record, RecordKind
+from holdfast.core.loop import RunLoop
+from holdfast.core.records import Record, RecordKind, make_constructor
+from holdfast.core.run_tasks import RunFuture, get_current_task
 
 if TYPE_CHECKING:
     from holdfast.core.execution import Execution
@@ -17,19 +18,37 @@ UNDECODED = object()
 
 
 class Outcome(NamedTuple):
-    """The result of a command's future: the record, and its value if it is decoded already."""
+    """The result of a command: the record, and its value if it is decoded already."""
 
     record: Record
     value: Any
-    origin: FailureOrigin
+    command_count: int
+    """How many commands had been issued when the record was delivered."""
+    timer_count: int
+    """How many timers had been set by then."""
+
+    @property
+    def origin(self) -> FailureOrigin:
+        """The origin of an exception that the workflow sees because of this outcome."""
+        return FailureOrigin(self.record.seq, self.command_count, self.timer_count)
 
 
-class Command:
-    """Something that the workflow has issued and waits for."""
+make_outcome = make_constructor(Outcome)
 
-    __slots__ = ("call", "context", "future", "kind", "name", "position", "task")
 
-    def __init__(self, loop: RunLoop, kind: RecordKind, position: int, name: str, call: Any) -> None:
+class Command(RunFuture[Outcome]):
+    """Something that the workflow has issued and waits for: the future of its outcome.
+
+    Cancelling it withdraws it at once, in the same turn.
+    """
+
+    __slots__ = ("_execution", "call", "context", "kind", "name", "position", "task")
+
+    def __init__(
+        self, loop: RunLoop, execution: Execution, kind: RecordKind, position: int, name: str, call: Any
+    ) -> None:
+        super().__init__(loop)
+        self._execution = execution
         self.kind = kind
         self.position = position
         self.name = name
@@ -39,32 +58,18 @@ class Command:
         # would free it, with the arguments and the output of its step.
         self.context: contextvars.Context | None = contextvars.copy_context()
         """The caller's context variables."""
-        self.future: CommandFuture | None = None
         self.task = get_current_task(loop)
         """The waiting task. If it were kept longer, an exception that no code has seen would never be reported."""
 
-    def close(self) -> CommandFuture | None:
-        """Close the command, and return the future of its outcome."""
-        future, self.future = self.future, None
+    def close(self) -> None:
+        """The command is no longer open."""
         self.context = self.task = None
-        return future
-
-    def __repr__(self) -> str:
-        return f"<{self.kind.label} {self.name!r} #{self.position + 1}>"
-
-
-class CommandFuture(RunFuture[Outcome]):
-    """The future of a command's outcome. Cancelling it withdraws the command at once, in the same turn."""
-
-    __slots__ = ("_command", "_execution")
-
-    def __init__(self, loop: RunLoop, execution: Execution, command: Command) -> None:
-        self._execution = execution
-        self._command = command
-        super().__init__(loop)
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Withdraw the command."""
         if not self.done():
-            self._execution.withdraw(self._command)
+            self._execution.withdraw(self)
         return super().cancel(msg)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.label} {self.name!r} #{self.position + 1}>"

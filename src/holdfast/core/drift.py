@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from holdfast.core.commands import Command
 from holdfast.core.patches import Patches
@@ -16,27 +17,45 @@ CONTEXT_SIZE = 3
 """How many commands before a drift its message shows."""
 
 
+class IssuedCommand(NamedTuple):
+    """What a message says of a command, also when it has its outcome."""
+
+    position: int
+    kind: RecordKind
+    name: str
+
+
 class DriftContext:
     """The last records and commands of a run, for the message."""
 
     def __init__(self, run_id: str, recorded_python: str, patches: Patches) -> None:
         self.records: deque[Record] = deque(maxlen=CONTEXT_SIZE)
-        self.commands: deque[Command] = deque(maxlen=2 * CONTEXT_SIZE + 2)
+        self.commands: deque[tuple[int, RecordKind, str]] = deque(maxlen=2 * CONTEXT_SIZE + 2)
+        """The fields of an ``IssuedCommand`` each: the commands themselves would keep arguments and outputs alive."""
         self._run_id = run_id
         self._recorded_python = recorded_python
         self._patches = patches
 
     def make_error(
-        self, record: Record, command: Command | None = None, timer: str | None = None, *, has_ended: bool
+        self,
+        record: Record,
+        open_commands: Mapping[int, Command],
+        command: Command | None = None,
+        timer: str | None = None,
+        *,
+        has_ended: bool,
     ) -> NonDeterminismError:
         """The error for a record that fits no command: a readable diff around it."""
         lines = [f"run {self._run_id!r} cannot go on: its code no longer does what its journal says it did.", ""]
-        by_position = {(c.kind is RecordKind.TIMER, c.position): c for c in self.commands}
+        issued = {position: IssuedCommand(position, kind, name) for position, kind, name in self.commands}
         rows = [("", "journal", "code now")]
         for old in self.records:
-            now = by_position.get((old.kind is RecordKind.TIMER, old.position))
-            rows.append((" ", _format_record(old), _format_command(now) if now else self._format_consumed(old)))
-        rows.append(("≠", _format_record(record), _format_current(record, command, timer, self.commands, has_ended)))
+            now = issued.get(old.position) if old.kind is not RecordKind.TIMER else None
+            rows.append(
+                (" ", _format_record(old), _format_command(now, open_commands) if now else self._format_consumed(old))
+            )
+        current = _format_current(record, command, timer, issued, open_commands, has_ended)
+        rows.append(("≠", _format_record(record), current))
         width = max(len(row[1]) for row in rows)
         lines += [f"  {mark:1} {left:<{width}}   {right}".rstrip() for mark, left, right in rows]
         lines.append("")
@@ -64,8 +83,10 @@ def _format_record(record: Record) -> str:
     return f"#{record.position + 1} {_format_name(record.kind, record.name)}".rstrip()
 
 
-def _format_command(command: Command) -> str:
-    location = locate_await(command.task.get_coro()) if command.task is not None and not command.task.done() else ""
+def _format_command(command: IssuedCommand | Command, open_commands: Mapping[int, Command]) -> str:
+    waiting = open_commands.get(command.position)
+    task = None if waiting is None else waiting.task
+    location = locate_await(task.get_coro()) if task is not None and not task.done() else ""
     return f"#{command.position + 1} {_format_name(command.kind, command.name)}{f'   ({location})' if location else ''}"
 
 
@@ -74,19 +95,19 @@ def _format_name(kind: RecordKind, name: str) -> str:
 
 
 def _format_current(
-    record: Record, command: Command | None, timer: str | None, issued: Sequence[Command], ended: bool
+    record: Record,
+    command: Command | None,
+    timer: str | None,
+    issued: Mapping[int, IssuedCommand],
+    open_commands: Mapping[int, Command],
+    ended: bool,
 ) -> str:
     if command is not None:
-        return _format_command(command)
+        return _format_command(command, open_commands)
     if ended:
         return "(the workflow has ended)"
     if record.kind is RecordKind.TIMER:
         return "(no such timer)" if timer is None else f"#{record.position + 1} timer {timer}"
-    at_position = [c for c in issued if c.position == record.position and c.kind is not RecordKind.TIMER]
-    if at_position:
-        return _format_command(at_position[0])
-    return (
-        f"(nothing: the code has issued only {issued[-1].position + 1} commands)"
-        if issued
-        else "(nothing: no command yet)"
-    )
+    if (at_position := issued.get(record.position)) is not None:
+        return _format_command(at_position, open_commands)
+    return f"(nothing: the code has issued only {max(issued) + 1} commands)" if issued else "(nothing: no command yet)"

@@ -44,19 +44,19 @@ come. In replay, they are in the journal before the first compensation.
 from __future__ import annotations
 
 import asyncio
-import contextvars
+from asyncio import events
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from holdfast.core import asyncio_overrides
-from holdfast.core.commands import UNDECODED, Command, CommandFuture, Outcome
+from holdfast.core.commands import UNDECODED, Command, Outcome, make_outcome
 from holdfast.core.compensations import CompensationLog
 from holdfast.core.drift import DriftContext
 from holdfast.core.failure_origin import FailureOrigin, find_origins, has_origin, iter_exception_chain
-from holdfast.core.loop import RunLoop, get_run_loop
+from holdfast.core.loop import RunLoop
 from holdfast.core.patches import Patches
 from holdfast.core.records import WAIT_KINDS, Record, RecordKind, Rewind, RewindPoint
 from holdfast.core.seeded_random import SeededRandom
@@ -79,6 +79,17 @@ _STEP, _TIMER, _SIGNAL, _COMPENSATION = (
 
 MAX_CALLBACKS = 1_000_000
 """Callbacks without a new outcome after which a workflow counts as an endless loop."""
+
+
+class Hole(NamedTuple):
+    """The position of a command that the workflow has cancelled."""
+
+    kind: RecordKind
+    name: str
+    last_seq: int
+    """``seq`` of the last record that the workflow had seen when it cancelled the command."""
+    call: Any = None
+    """The call of a step that has a compensation or is ``once``, and no record: it may have been executed anyway."""
 
 
 class ExecutionResult(NamedTuple):
@@ -126,22 +137,22 @@ class Execution:
         self.wait_count = 0
         """How many open commands wait for a signal, a person, or another run, and so need no process."""
         self.patches = Patches() if patches is None else patches
-        self.seeded_random = SeededRandom(seed, rewind_points)
+        self._seed = seed
+        self._rewind_points = rewind_points
         self._main = main
         self._drift_context = DriftContext(run_id, recorded_python, self.patches)
         self._issued_count = 0
         self._new_commands: list[Command] = []
-        self._withdrawn_commands: list[Command] = []
-        self._holes: dict[int, tuple[RecordKind, str]] = {}
-        self._step_holes: dict[int, Any] = {}
-        """Calls of cancelled steps that have a compensation or are ``once``: they may have been executed anyway."""
-        self._abandoned_children: dict[int, int] = {}
-        """Positions of runs that the workflow no longer waits for, each with the last record it had seen by then."""
+        self.withdrawn_commands: list[Command] = []
+        """Commands that the workflow has cancelled since ``take_withdrawn``."""
+        self._holes: dict[int, Hole] = {}
         self._unclaimed_signals: dict[str, deque[Outcome]] = {}
         self._draw_count = 0
         self._last_seq = -1
         """``seq`` of the last delivered record."""
         self._compensations = CompensationLog()
+        self.is_compensation_held = False
+        """Whether the workflow's code has ended, and compensation waits for ``try_start_compensation``."""
         self._compensation_start: asyncio.Future[None] | None = None
         """Done when compensation may start; until then, outcomes of cancelled steps may come."""
         self._main_task: asyncio.Task[None] | None = None
@@ -158,15 +169,20 @@ class Execution:
 
     def start(self) -> None:
         """Create the workflow's first task. Nothing runs before the first ``turn``."""
-        # An empty context: variables in the starter's context would be missing on replay.
-        context = contextvars.Context()
-        self._main_task = self.loop.call_inside(partial(self.loop.create_task, self._run_main(), context=context))
+        self._main_task = self.loop.create_main_task(self._run_main())
 
     def turn(self) -> bool:
         """Run the workflow for a slice; true when it is idle, has ended, or cannot continue (see ``fatal_error``)."""
         if self.fatal_error is not None:
             return True
-        return self._check_turn(self.loop.turn())
+        loop, is_idle = self.loop, True
+        if loop.ready:
+            outer = loop.enter()
+            try:
+                is_idle = loop.drain()
+            finally:
+                loop.leave(outer)
+        return self._check_turn(is_idle)
 
     def replay(self, journal: deque[Record], max_records: int) -> bool:
         """Deliver records from ``journal``, each followed by turns until idle.
@@ -189,12 +205,13 @@ class Execution:
             loop.leave(outer)
         return False
 
-    def _check_turn(self, idle: bool) -> bool:
+    def _check_turn(self, is_idle: bool) -> bool:
         if self.loop.fatal_error is not None:
             self.fatal_error = self.loop.fatal_error
             return True
-        if idle:
-            self._check_not_stuck()
+        if is_idle:
+            if not self.open_commands:
+                self._check_not_stuck()
             return True
         if self.loop.callback_count > MAX_CALLBACKS:
             self.fatal_error = WorkflowNeverYields(
@@ -216,7 +233,7 @@ class Execution:
         if kind is _TIMER:
             self._fire_timer(record)
         elif kind.has_position:
-            self._resolve_command(record, Outcome(record, value, self._make_origin(record)))
+            self._resolve_command(record, value)
         elif kind is RecordKind.PATCH:
             self.patches.mark_durable(record.name)
         else:
@@ -233,12 +250,18 @@ class Execution:
 
     def take_issued(self) -> list[Command]:
         """Commands issued since the last call that are still open, in order."""
-        new, self._new_commands = self._new_commands, []
-        return [command for command in new if command.position in self.open_commands]
+        new = self._new_commands
+        if not new:
+            return []
+        self._new_commands = []
+        open_commands = self.open_commands
+        if len(new) == 1 and new[0].position in open_commands:
+            return new
+        return [command for command in new if command.position in open_commands]
 
     def take_withdrawn(self) -> list[Command]:
         """Commands that the workflow has cancelled since the last call."""
-        withdrawn, self._withdrawn_commands = self._withdrawn_commands, []
+        withdrawn, self.withdrawn_commands = self.withdrawn_commands, []
         return withdrawn
 
     def unload(self) -> None:
@@ -246,9 +269,10 @@ class Execution:
         self.loop.unwind()
         for command in self.open_commands.values():
             command.close()
+        self.loop.execution = None  # only the garbage collector would free both
         self.open_commands.clear()
         self._new_commands.clear()
-        self._withdrawn_commands.clear()
+        self.withdrawn_commands.clear()
 
     def deliver_after_end(self, record: Record) -> None:
         """The workflow has ended, but its journal continues with ``record``.
@@ -269,17 +293,13 @@ class Execution:
         """Whether the workflow's code, or its compensation, has begun, has not ended, and waits for outcomes."""
         return self.result is None and self._compensation_start is None and not self.loop.ready
 
-    @property
-    def is_compensation_held(self) -> bool:
-        """Whether the workflow's code has ended, and compensation waits for ``try_start_compensation``."""
-        return self._compensation_start is not None
-
     def is_unrecorded_cancelled_step(self, position: int, name: str) -> bool:
         """Whether this is a cancelled step without a record that has a compensation or is ``once``.
 
         It may have been executed anyway.
         """
-        return position in self._step_holes and self._holes[position] == (RecordKind.STEP, name)
+        hole = self._holes.get(position)
+        return hole is not None and hole.call is not None and hole.name == name
 
     def try_start_compensation(
         self, upcoming: Iterable[Record] = (), *, expected_positions: Collection[int] = ()
@@ -290,14 +310,17 @@ class Execution:
         ``expected_positions`` are positions with outcomes that may be recorded later. True when the workflow has
         something to do.
         """
-        if self._compensation_start is None or any(position in self._step_holes for position in expected_positions):
+        if self._compensation_start is None:
+            return False
+        awaited = {position for position, hole in self._holes.items() if hole.call is not None}
+        if not awaited.isdisjoint(expected_positions):
             return False
         for record in upcoming:
             if record.kind is RecordKind.COMPENSATION:
                 break
-            if record.kind is RecordKind.STEP and record.position in self._step_holes:
+            if record.kind is RecordKind.STEP and record.position in awaited:
                 return False
-        start, self._compensation_start = self._compensation_start, None
+        start, self._compensation_start, self.is_compensation_held = self._compensation_start, None, False
         self.loop.call_inside(start.set_result, None)
         return True
 
@@ -320,37 +343,33 @@ class Execution:
         position = self._issued_count
         self._issued_count += 1
         self._draw_count = 0
-        command = Command(loop, kind, position, name, call)
-        future = CommandFuture(loop, self, command)
-        self._drift_context.commands.append(command)
+        command = Command(loop, self, kind, position, name, call)
+        self._drift_context.commands.append((position, kind, name))
         if kind is _SIGNAL and (waiting := self._unclaimed_signals.get(name)):
-            self._holes[position] = (kind, name)
+            self._holes[position] = Hole(kind, name, self._last_seq)
             command.close()
-            future.set_result(waiting.popleft())
-            return future
-        command.future = future
+            command.set_result(waiting.popleft())
+            return command
         self.open_commands[position] = command
-        self.wait_count += kind in WAIT_KINDS
+        if kind is not _STEP:
+            self.wait_count += kind in WAIT_KINDS
         self._new_commands.append(command)
-        return future
+        return command
 
     def withdraw(self, command: Command) -> None:
         """The workflow cancelled this command: its position becomes a hole."""
-        if self._close_command(command) is not None:
-            self._holes[command.position] = (command.kind, command.name)
-            call = command.call
-            if command.kind is RecordKind.STEP and call is not None and (call.has_compensation or call.is_once):
-                self._step_holes[command.position] = call
-            if command.kind is RecordKind.CHILD:
-                self._abandoned_children[command.position] = self._last_seq
-            self._withdrawn_commands.append(command)
+        if command.position in self.open_commands:
+            self._close_command(command)
+            is_noted_step = command.kind is _STEP and command.call is not None and command.call.is_noted
+            call = command.call if is_noted_step else None
+            self._holes[command.position] = Hole(command.kind, command.name, self._last_seq, call)
+            self.withdrawn_commands.append(command)
 
-    def _close_command(self, command: Command) -> CommandFuture | None:
-        """Close an open command, and return the future of its outcome; ``None`` if it was not open."""
-        if self.open_commands.pop(command.position, None) is None:
-            return None
-        self.wait_count -= command.kind in WAIT_KINDS
-        return command.close()
+    def _close_command(self, command: Command) -> None:
+        del self.open_commands[command.position]
+        if command.kind is not _STEP:
+            self.wait_count -= command.kind in WAIT_KINDS
+        command.close()
 
     def is_patched(self, name: str) -> bool:
         """Whether the run takes the new branch of this change: see ``patches``."""
@@ -368,6 +387,11 @@ class Execution:
         return self.seeded_random.draw_bytes(
             f"{purpose}:{self._issued_count}:{self._draw_count}", self._issued_count, self._last_seq
         )
+
+    @cached_property
+    def seeded_random(self) -> SeededRandom:
+        """Draws from the run's seed."""
+        return SeededRandom(self._seed, self._rewind_points)
 
     @contextmanager
     def guard_decoding(self) -> Generator[None]:
@@ -430,8 +454,8 @@ class Execution:
         if error is None:
             self.result = ExecutionResult(value, None)
             return
-        if self._step_holes:
-            self._compensation_start = self.loop.create_future()
+        if any(hole.call is not None for hole in self._holes.values()):
+            self._compensation_start, self.is_compensation_held = self.loop.create_future(), True
             await self._compensation_start
         failed: tuple[str, Outcome] | None = None
         while self._compensations and failed is None:
@@ -473,9 +497,8 @@ class Execution:
         return [self._interrupted_by[1]] if is_cause else []
 
     def _build_rewind(self) -> Rewind | None:
-        return self._compensations.build_rewind(
-            self._failure_origins, self._abandoned_children, is_compensated=self._is_compensated
-        )
+        children = {at: hole.last_seq for at, hole in self._holes.items() if hole.kind is RecordKind.CHILD}
+        return self._compensations.build_rewind(self._failure_origins, children, is_compensated=self._is_compensated)
 
     def _interrupt(self, record: Record) -> None:
         """The run's deadline has passed, or the run was cancelled."""
@@ -497,8 +520,7 @@ class Execution:
         if self.result is not None and self.result.failed_compensation is not None:
             return  # a compensation has failed, so a person has to look first
         self.result = None
-        end = self._compensate_and_finish(None, error, is_cancelled)
-        self._main_task = self.loop.call_inside(partial(self.loop.create_task, end, context=contextvars.Context()))
+        self._main_task = self.loop.create_main_task(self._compensate_and_finish(None, error, is_cancelled))
 
     async def _cancel_remaining_tasks(self) -> None:
         """End the tasks that the workflow left running, as ``asyncio.run`` does, before its end is recorded."""
@@ -525,34 +547,31 @@ class Execution:
         loop.advance_time(record.at)
         loop.fire_timer(record.position)
 
-    def _resolve_command(self, record: Record, outcome: Outcome) -> None:
-        loop = self.loop
+    def _resolve_command(self, record: Record, value: Any) -> None:
+        loop, kind = self.loop, record.kind
+        outcome = make_outcome((record, value, self._issued_count, loop.issued_timer_count))
         command = self.open_commands.get(record.position)
         if command is None:
             hole = self._holes.get(record.position)
-            if hole is None or hole != (record.kind, record.name):
+            if hole is None or hole.kind is not kind or hole.name != record.name:
                 self._stop_on_drift(record)
                 return
             loop.advance_time(record.at)
             self._note_late_outcome(record)
-            if record.kind is RecordKind.SIGNAL:
+            if kind is _SIGNAL:
                 self._deliver_signal(record.name, outcome)
             return
-        if command.kind is not record.kind or command.name != record.name:
+        if command.kind is not kind or command.name != record.name:
             self._stop_on_drift(record, command)
             return
         loop.advance_time(record.at)
-        future = self._close_command(command)
-        assert future is not None
+        self._close_command(command)
+        call = command.call
         if not record.ok:
-            self._note_failure(record, command.call)
-        if (
-            (record.kind is _STEP or record.kind is _COMPENSATION)
-            and command.call is not None
-            and command.call.is_noted
-        ):
-            self._compensations.add_outcome(record, command.call)
-        loop.call_inside(future.set_result, outcome)
+            self._note_failure(record, call)
+        if (kind is _STEP or kind is _COMPENSATION) and call is not None and call.is_noted:
+            self._compensations.add_outcome(record, call)
+        loop.call_inside(command.set_result, outcome)
 
     def _note_failure(self, record: Record, call: Any) -> None:
         # Not of a `once` step: whether that may run again is decided only if it ended the run.
@@ -561,31 +580,26 @@ class Execution:
 
     def _note_late_outcome(self, record: Record) -> None:
         """A command that the workflow had cancelled has an outcome all the same."""
-        call = self._step_holes.pop(record.position, None)
-        self._note_failure(record, call)
-        if call is not None:
-            self._compensations.add_outcome(record, call)
+        hole = self._holes[record.position]
+        self._note_failure(record, hole.call)
+        if hole.call is not None:
+            self._holes[record.position] = hole._replace(call=None)
+            self._compensations.add_outcome(record, hole.call)
 
     def _deliver_signal(self, name: str, outcome: Outcome) -> None:
         """A signal for a cancelled wait goes to the oldest open wait for its name, else to the next one."""
         for command in self.open_commands.values():
             if command.kind is RecordKind.SIGNAL and command.name == name:
-                future = self._close_command(command)
-                assert future is not None
-                self._holes[command.position] = (RecordKind.SIGNAL, name)
-                self._withdrawn_commands.append(command)
-                self.loop.call_inside(future.set_result, outcome)
+                self._close_command(command)
+                self._holes[command.position] = Hole(_SIGNAL, name, self._last_seq)
+                self.withdrawn_commands.append(command)
+                self.loop.call_inside(command.set_result, outcome)
                 return
         self._unclaimed_signals.setdefault(name, deque()).append(outcome)
 
     def _check_not_stuck(self) -> None:
-        if (
-            self.open_commands
-            or self.fatal_error is not None
-            or self.result is not None
-            or self.loop.timers
-            or self._compensation_start
-        ):
+        """The workflow is idle, and no command is open."""
+        if self.fatal_error is not None or self.result is not None or self.loop.timers or self._compensation_start:
             return
         self.fatal_error = WorkflowStuck(
             f"run {self.run_id!r} waits for something that nothing recorded can wake{self._format_location()}. "
@@ -597,10 +611,12 @@ class Execution:
         return f" (at {location})" if location else ""
 
     def _stop_on_drift(self, record: Record, command: Command | None = None, timer: str | None = None) -> None:
-        self.fatal_error = self._drift_context.make_error(record, command, timer, has_ended=self.result is not None)
+        self.fatal_error = self._drift_context.make_error(
+            record, self.open_commands, command, timer, has_ended=self.result is not None
+        )
 
 
 def get_current_execution() -> Execution | None:
     """The execution of the workflow code that is running now, if any."""
-    loop = get_run_loop()
-    return loop.execution if loop is not None else None
+    loop = events._get_running_loop()
+    return loop.execution if isinstance(loop, RunLoop) else None

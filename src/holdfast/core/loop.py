@@ -37,10 +37,11 @@ from asyncio import events, tasks
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import SimpleNamespace
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar
 
 from holdfast.core.forbidden_methods import find_unordered_caller, forbid_undefined_methods
 from holdfast.core.interruption import InterruptWindow, WorkflowBlocked
+from holdfast.core.run_tasks import RunFuture, RunTask, get_current_task
 from holdfast.core.run_timer import RunTimer
 from holdfast.core.source_location import is_library_code, locate_await, locate_task_origin, locate_user_code
 from holdfast.errors import ForbiddenInWorkflow, HoldfastError, RunParked
@@ -58,70 +59,6 @@ MAX_REFUSED_COMMANDS = 50
 
 leaked_tasks: list[object] = []
 """Tasks that survived ``unwind``. Kept forever: collecting them would run their ``finally`` blocks somewhere else."""
-
-
-if sys.version_info >= (3, 12):
-    get_current_task = asyncio.current_task
-else:  # there, `asyncio.current_task` is written in Python, and takes ten times as long
-    get_current_task = cast("Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None]", tasks._current_tasks.get)  # type: ignore[attr-defined]
-"""The running task of a loop."""
-
-
-class RunFuture(asyncio.Future[T]):
-    """A future whose hash does not depend on its address."""
-
-    __slots__ = ("number",)  # without slots, each future has a dictionary for the garbage collector to visit
-
-    def __init__(self, loop: RunLoop) -> None:
-        self.number = loop.last_number = loop.last_number + 1
-        super().__init__(loop=loop)
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel, and tell the loop which callbacks that makes ready."""
-        loop = self.get_loop()
-        assert isinstance(loop, RunLoop)
-        ready = loop.ready
-        before = len(ready)
-        cancelled = super().cancel(msg)
-        if len(ready) > before:
-            loop.cancellations.append((self.number, [ready[at] for at in range(before, len(ready))]))
-        return cancelled
-
-
-class RunTask(asyncio.Task[T]):
-    """A task whose hash does not depend on its address, and that remembers its context."""
-
-    __slots__ = ("number", "origin", "run_context")
-
-    def __init__(
-        self,
-        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
-        loop: RunLoop,
-        name: str | None,
-        context: contextvars.Context,
-    ) -> None:
-        self.number = loop.allocate_number()
-        self.run_context = context
-        self.origin = ""
-        """Where the user's code created the task, if its coroutine is a library's (``locate_task_origin``)."""
-        super().__init__(coro, loop=loop, name=name or f"Task-{self.number & 0xFFFF}", context=context)
-        self._log_destroy_pending = False
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Request cancellation; while the run leaves memory this does nothing."""
-        return False if self.get_loop().is_closing else super().cancel(msg)
-
-    def get_loop(self) -> RunLoop:
-        """The run's loop."""
-        loop = super().get_loop()
-        assert isinstance(loop, RunLoop)
-        return loop
 
 
 class RunLoop(asyncio.AbstractEventLoop):
@@ -300,8 +237,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         """The run's time: the largest among the records delivered so far."""
         return self._time
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)  # pyright: ignore[reportAssignmentType]
+    """Always false. Each future and each handle calls it: so it is not a function in Python."""
 
     def set_debug(self, enabled: bool) -> None:
         pass
@@ -339,6 +276,17 @@ class RunLoop(asyncio.AbstractEventLoop):
             task.origin = locate_task_origin(coro, sys._getframe(1), self._get_current_origin())  # pyright: ignore[reportPrivateUsage]
         self.live_tasks[task.number] = task
         task.add_done_callback(self._on_task_done)
+        return task
+
+    def create_main_task(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Between turns, create a task of the execution itself. It counts as live until the run leaves memory."""
+        self._is_running = True
+        try:
+            # An empty context: variables in the starter's context would be missing on replay.
+            task = RunTask(coro, self, None, contextvars.Context())
+        finally:
+            self._is_running = False
+        self.live_tasks[task.number] = task
         return task
 
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:
@@ -456,23 +404,26 @@ class RunLoop(asyncio.AbstractEventLoop):
         if self.is_closing:
             return
         self.is_closing = True
-        leaked_count = 0
+        pending_tasks = [task for task in self.live_tasks.values() if not task.done()]
+        leaked_count = self._end_tasks(pending_tasks) if pending_tasks else 0
+        self.ready.clear()
+        self.timers.clear()
+        self._timer_heap.clear()
+        self.live_tasks.clear()
+        if leaked_count:
+            self._warn_leaked_task()
+
+    def _end_tasks(self, pending_tasks: list[RunTask[Any]]) -> int:
+        """End these tasks, the newest first; returns how many continue in spite of all attempts."""
         outer = self.enter()
         self._is_running = True
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
-                for task in reversed(list(self.live_tasks.values())):
-                    leaked_count += not self._end_task(task)
+                return sum(not self._end_task(task) for task in reversed(pending_tasks))
         finally:
             self._is_running = False
             self.leave(outer)
-            self.ready.clear()
-            self.timers.clear()
-            self._timer_heap.clear()
-            self.live_tasks.clear()
-        if leaked_count:
-            self._warn_leaked_task()
 
     def _end_task(self, task: RunTask[Any]) -> bool:
         """End one task; false when it continues in spite of all attempts."""

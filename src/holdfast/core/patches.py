@@ -56,23 +56,28 @@ class Patches:
     def __init__(
         self, records: Sequence[Record] = (), started_positions: Iterable[int] = (), *, has_run_ended: bool = False
     ) -> None:
-        self._recorded_names: set[str] = set()
+        recorded_names: list[str] = []
         last, last_timer = max(started_positions, default=-1), -1
         patch, timer, *unasked = RecordKind.PATCH, RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL
         for record in records:  # there may be many
             kind, position = record.kind, record.position
             if kind is patch:
-                self._recorded_names.add(record.name)
+                recorded_names.append(record.name)
             elif kind is timer:
                 last_timer = max(last_timer, position)
             elif position > last and kind not in unasked:
                 last = position
+        # Most runs have no patches, so these are immutable: the empty ones need no objects.
+        self._recorded_names = frozenset(recorded_names)
+        self.newly_decided: tuple[str, ...] = ()
+        """Patches that were decided since they were last taken, and must be recorded."""
+        self._pending_names: frozenset[str] = frozenset()
+        self.is_durable = True
+        """Whether the records of all decisions are durable, so that commands may start."""
         self._last_position, self._last_timer = last, last_timer
         """The highest numbers of a command and of a timer that had started before this process held the run."""
         self._has_run_ended = has_run_ended
         self._decisions: dict[str, bool] = {}
-        self._newly_decided: list[str] = []
-        self._pending_names: set[str] = set()
 
     def decide(self, name: str, *, command_count: int, timer_count: int) -> bool:
         """The answer to code that has issued this many commands, and set this many timers."""
@@ -84,10 +89,15 @@ class Patches:
             self._has_run_ended or command_count <= self._last_position or timer_count <= self._last_timer
         ):
             answer = True
-            self._newly_decided.append(name)
-            self._pending_names.add(name)
+            self._add_new(name)
         self._decisions[name] = answer
         return answer
+
+    def _add_new(self, name: str) -> None:
+        """The run takes the new branch, which must be recorded."""
+        self.newly_decided += (name,)
+        self._pending_names |= {name}
+        self.is_durable = False
 
     def is_active(self, name: str) -> bool:
         """The answer that the run has, or false if it has none; decides nothing."""
@@ -97,18 +107,12 @@ class Patches:
         """Whether the code has called ``patched`` with this name."""
         return name in self._decisions
 
-    def take_newly_decided(self) -> list[str]:
+    def take_newly_decided(self) -> tuple[str, ...]:
         """The patches that were decided since the last call, and must be recorded."""
-        if not self._newly_decided:
-            return []
-        new, self._newly_decided = self._newly_decided, []
+        new, self.newly_decided = self.newly_decided, ()
         return new
 
     def mark_durable(self, name: str) -> None:
         """The record of this patch is durable."""
-        self._pending_names.discard(name)
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether the records of all decisions are durable, so that commands may start."""
-        return not self._pending_names
+        self._pending_names -= {name}
+        self.is_durable = not self._pending_names

@@ -78,7 +78,7 @@ def _iter_await_chain(coro: Any) -> Iterator[FrameType]:
 
 def _iter_stack(frame: FrameType | None) -> Iterator[FrameType]:
     """The frames of a stack, the innermost first, up to the turn of a run's loop: the rest is not code of the run."""
-    while frame is not None and not (frame.f_code.co_filename == _LOOP_FILE and frame.f_code.co_name == "turn"):
+    while frame is not None and not (frame.f_code.co_filename == _LOOP_FILE and frame.f_code.co_name == "drain"):
         yield frame
         frame = frame.f_back
 

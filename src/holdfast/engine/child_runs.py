@@ -15,6 +15,7 @@ it never reaches a run that existed before or that was started with ``start``.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,28 +33,39 @@ if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
 
 
+class AwaitedRun:
+    """A run that another one waits for, as a source of live events: it says that it was started."""
+
+    attempt_number = 0
+
+    def __init__(self, driver: Driver, command: Command) -> None:
+        self.driver = driver
+        self.command = command
+        self.started_at = driver.host.clock.now()
+        self.live_event_buffer: LiveEventBuffer | None = None
+
+
 class ChildRuns:
     """The runs that a driver's run starts or waits for."""
 
-    def __init__(self, driver: Driver) -> None:
-        self.links: dict[int, tuple[str, bytes]] = {}
-        """The links that existed when the run came into memory: see ``History.links``."""
+    def __init__(self, driver: Driver, links: Mapping[int, tuple[str, bytes]]) -> None:
+        self._links = links
         self._driver = driver
-        self._live_event_buffers: dict[int, LiveEventBuffer] = {}
-        """Live events of awaited runs, by position."""
+        self._awaited_runs: dict[int, AwaitedRun] = {}
+        """The awaited runs that were started here, by position."""
 
     def start_or_link(self, command: Command) -> None:
         """Start the run, or link to it, unless it is linked already: a run that waits for thousands wakes often."""
         driver, call = self._driver, command.call
         assert isinstance(call, ChildCall)
         run, host = driver.run, driver.host
-        known_id, known_digest = self.links.get(command.position, ("", b""))
+        known_id, known_digest = self._links.get(command.position, ("", b""))
         new = None if call.make_run is None else call.make_run(host.clock.now())
         if known_id == call.run_id and (new is None or new.digest == known_digest):
             return
         if command.kind is RecordKind.CHILD:
-            self._live_event_buffers[command.position] = buffer = LiveEventBuffer(driver, command)
-            host.live_events.start_attempt(buffer, 0, host.clock.now())
+            self._awaited_runs[command.position] = awaited = AwaitedRun(driver, command)
+            host.live_events.start_attempt(awaited)
         link = RunLink(run.key, run.epoch, command.position, is_awaited=command.kind is RecordKind.CHILD)
         if new is not None:
             try:
@@ -70,6 +82,8 @@ class ChildRuns:
 
     def _on_answer(self, command: Command, answer: OpResult | BaseException) -> None:
         driver = self._driver
+        if driver.is_closed:
+            return
         driver.recorder.remove_answered()
         on_started = partial(self._on_started, command)
         driver.handle_answer(on_started, partial(on_started, OpStatus.REFUSED), driver.fail, answer)
@@ -131,6 +145,6 @@ class ChildRuns:
             host.writer.submit(CancelRun(call.run_id, host.clock.now(), call.seed), lambda _: host.wake())
 
     def _discard_live_events(self, command: Command) -> None:
-        buffer = self._live_event_buffers.pop(command.position, None)
-        if buffer is not None:
-            self._driver.host.live_events.discard(buffer)
+        awaited = self._awaited_runs.pop(command.position, None)
+        if awaited is not None:
+            self._driver.host.live_events.discard(awaited)

@@ -11,7 +11,7 @@ must never stay with a live worker that does not work on it.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,17 @@ from holdfast.engine.journal_writer import AnswerCallback
 from holdfast.errors import StoreCorrupt, StoreError, UndecryptableValue
 from holdfast.stores.claims import NewSignals
 from holdfast.stores.contract import History, RunFilter
-from holdfast.stores.operations import FinishRun, OpResult, OpStatus, ReleaseRun, Run, StartResult, StartRun
+from holdfast.stores.operations import (
+    FinishRun,
+    NewRun,
+    OpResult,
+    OpStatus,
+    ReleaseRun,
+    Run,
+    RunLink,
+    StartResult,
+    StartRun,
+)
 from holdfast.stores.served_versions import make_served_name
 from holdfast.stores.worker_deaths import is_isolated
 
@@ -78,7 +88,7 @@ class Claims:
         cannot read their journals, it releases them, and the answer to the start does not know that."""
         self._deferred_starts: list[tuple[Run, WorkflowDefinition]] = []
         """Runs that a parent has started during a claim: perhaps the claim has returned them."""
-        self.starting_run_ids: Counter[str] = Counter()
+        self.starting_run_ids: defaultdict[str, int] = defaultdict(int)
         """Ids of runs that are being started here, and are held from the moment the store has created them."""
 
     # When to claim
@@ -104,9 +114,11 @@ class Claims:
 
     # Starting
 
-    def start_run(self, op: StartRun, on_answer: AnswerCallback) -> None:
+    def start_run(
+        self, new: NewRun, on_answer: AnswerCallback, *, join_orphan: bool = False, link: RunLink | None = None
+    ) -> None:
         """Start a run, as already claimed if this worker can execute it now."""
-        new, host = op.run, self._host
+        host = self._host
         definition = self._definitions.get(make_served_name(new.workflow, new.version))
         should_claim = (
             definition is not None
@@ -136,7 +148,7 @@ class Claims:
                 and not is_claimed
             ):
                 # Loaded here and not by the caller: if that was cancelled meanwhile, this worker still holds the run.
-                if self._is_claiming and op.link is not None:
+                if self._is_claiming and link is not None:
                     self._held_runs.add_incoming(1)
                     self._deferred_starts.append((answer.run, definition))
                 else:
@@ -145,7 +157,8 @@ class Claims:
                 host.wake()
             on_answer(answer)
 
-        host.writer.submit(op._replace(claim_as=host.worker_id if should_claim else None), on_started)
+        claim_as = host.worker_id if should_claim else None
+        host.writer.submit(StartRun(new, claim_as, join_orphan=join_orphan, link=link), on_started)
 
     def _is_first_execution(self, started: StartResult) -> bool:
         """Whether no worker has executed any of a run that this worker holds.
@@ -295,7 +308,7 @@ class Claims:
                 # A driver of an earlier epoch does not know yet that its run ended and was reopened.
                 if driver is not None and driver.run.epoch == run.epoch:
                     continue
-                if self.starting_run_ids[run.id] or (run.key, run.epoch) in known:
+                if self.starting_run_ids.get(run.id) or (run.key, run.epoch) in known:
                     is_unsure = True  # its start may not be answered yet, or it has left memory during the query
                     continue
                 log.warning("run %r is held by this worker, which does not work on it; it is given back", run.id)

@@ -7,6 +7,7 @@ measured by a clock that is never set, and that counts while the machine is susp
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 import time
 from collections.abc import Callable
@@ -52,16 +53,13 @@ class SystemClock:
     """Real time. ``now`` is the store's clock (default: the machine's own)."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
-        self.now = now  # called twice for each step: without a function in between
-
-    def monotonic(self) -> float:
-        """Seconds on a clock that is never set."""
-        return monotonic()
+        self.now, self.monotonic = now, monotonic  # called for each step: without a function in between
 
     def call_at(self, when: float, callback: Callable[[], object]) -> ScheduledCall:
         """Call back at ``when``, or after ``MAX_TIMER_DELAY_S`` if that is earlier."""
         delay = min(max(0.0, when - self.now()), MAX_TIMER_DELAY_S)
-        return asyncio.get_running_loop().call_later(delay, callback)
+        # Not in the context of the step that runs just now, which the timer would keep in memory.
+        return asyncio.get_running_loop().call_later(delay, callback, context=contextvars.Context())
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""

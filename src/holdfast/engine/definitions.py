@@ -10,6 +10,7 @@ from holdfast.admission.retry_policy import NO_RETRIES, RetryPolicy
 from holdfast.admission.usage import Budget, Usage
 from holdfast.codec import InputsCodec, ValueCodec, validate_size
 from holdfast.core.execution import Execution
+from holdfast.core.records import make_constructor
 from holdfast.core.states import Effect
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import MAX_DELIVERIES, NewRun, Run, StartResult
@@ -54,10 +55,14 @@ class StepDefinition:
     """What error messages call its output."""
     is_noted: bool = field(init=False, default=False)
     """Whether the run notes its outcomes, to compensate them, or because they are ``once``."""
+    is_plain_async: bool = field(init=False, default=False)
+    """Whether an attempt is just a call of the async function, without a timeout or a transaction."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "output_subject", f"the output of step {self.name!r}")
         object.__setattr__(self, "is_noted", self.compensation is not None or self.effect is Effect.ONCE)
+        is_plain = self.is_async and self.timeout_s is None and not self.is_transactional
+        object.__setattr__(self, "is_plain_async", is_plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,9 @@ class StepCall(NamedTuple):
         output = self.step.output_codec.decode(payload, f"the output of step {self.step.name!r}")
         arguments = compensation.bind_arguments(output, self.args, self.kwargs)
         return None if arguments is None else (compensation.step.name, StepCall(compensation.step, (), arguments))
+
+
+make_step_call = make_constructor(StepCall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,12 @@ class WorkflowDefinition:
     """Awaited each time one of its runs comes into memory, before its code starts or replays."""
     schedules: dict[str, ScheduleDefinition] = field(default_factory=dict[str, ScheduleDefinition], compare=False)
     """The schedules declared in code, by name; more may be declared later."""
+    result_label: str = field(init=False, default="")
+    """Names its result in error messages."""
+    _spec: WorkflowSpec | None = field(init=False, default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result_label", f"the result of workflow {self.name!r}")
 
     async def execute(self, args: tuple[Any, ...], kwargs: dict[str, Any], max_value: int) -> bytes:
         """Run its code, and encode the result.
@@ -157,13 +171,14 @@ class WorkflowDefinition:
         value = await self.function(*args, **kwargs)
         return validate_size(self.output_codec.encode(value, self.result_label), self.result_label, max_value)
 
-    @property
-    def result_label(self) -> str:
-        """Names its result in error messages."""
-        return f"the result of workflow {self.name!r}"
-
     def to_spec(self) -> WorkflowSpec:
-        """The announcement for clients without the code."""
+        """The announcement for clients without the code. Made once: each start of a run needs it."""
+        if self._spec is None:
+            object.__setattr__(self, "_spec", self._make_spec())
+        assert self._spec is not None
+        return self._spec
+
+    def _make_spec(self) -> WorkflowSpec:
         return WorkflowSpec(
             name=self.name,
             parameters=self.inputs_codec.parameters,

@@ -6,9 +6,8 @@ the inbox. ``_pump`` takes one record from the inbox at a time and lets the work
 ``_process_commands`` handles what the workflow has issued. A replayed record differs only in that it is in the inbox
 from the start.
 
-``steps_in_flight`` starts steps and ``step_run`` executes them. ``timers`` keeps timers, ``child_runs`` starts and
-awaits other runs, and ``run_approvals`` asks people. Signals, answers, and the ends of awaited runs arrive in the
-``mailbox``.
+``steps_in_flight`` starts steps and ``step_run`` executes them. ``timers`` keeps timers, and ``run_waits`` handles
+signals, approvals, and other runs.
 
 - **Resume.** When a run comes back into memory, a requested cancel and the timers that are due are recorded first. Only
   then do the steps start that were in flight: otherwise a paid call could start only to be cancelled.
@@ -18,7 +17,7 @@ awaits other runs, and ``run_approvals`` asks people. Signals, answers, and the 
 - **Disable.** When the workflow is disabled, the driver starts nothing more, lets what is in flight end (it is paid
   for), and releases the run. A step that waits for its next attempt does not make it; its attempts so far are saved.
 
-**Phases.** A driver is in one ``Phase`` at a time. It goes from ``LOADING`` over ``REPLAYING`` and ``RESUMING`` to
+**Phases.** A driver is in one ``phase`` at a time. It goes from ``LOADING`` over ``REPLAYING`` and ``RESUMING`` to
 ``LIVE``. While the end of the run is being written it is ``ENDING``, and while its park is, ``PARKING``. The store may
 refuse both: then it returns to the phase before. Every write of the run is answered in ``handle_answer``: it is done,
 refused, fenced, or it failed.
@@ -40,7 +39,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -48,16 +46,15 @@ from holdfast.codec import encode_error
 from holdfast.core.commands import UNDECODED, Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import PATCH_POSITION
-from holdfast.core.records import Record, RecordKind, Rewind, Signal
+from holdfast.core.records import WAIT_KINDS, Record, RecordKind, Rewind, Signal
 from holdfast.core.states import RunState
-from holdfast.engine.child_runs import ChildRuns
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.host import RunHost, StartedStep
-from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.park_operation import make_park_run
+from holdfast.engine.phase import Phase, TurnState
 from holdfast.engine.recorder import Recorder
-from holdfast.engine.run_approvals import RunApprovals
 from holdfast.engine.run_outcome import RunOutcome, make_ended_run, make_run_outcome
+from holdfast.engine.run_waits import RunWaits
 from holdfast.engine.step_outcome import StepOutcome
 from holdfast.engine.steps_in_flight import StepsInFlight
 from holdfast.errors import HoldfastError, StoreUnavailable
@@ -78,25 +75,10 @@ _LIVE_EVENT_KINDS = (RecordKind.STEP, RecordKind.COMPENSATION, RecordKind.CHILD)
 """The commands that have live events while they are in flight."""
 
 
-class Phase(Enum):
-    """What a driver does with its run."""
-
-    LOADING = "loading"
-    """The workflow's code is still being imported."""
-    REPLAYING = "replaying"
-    RESUMING = "resuming"
-    """The replay is done. A requested cancel, and the timers that are due, are recorded before anything starts."""
-    LIVE = "live"
-    ENDING = "ending"
-    """The end of the run is being written."""
-    PARKING = "parking"
-    """The park of the run is being written."""
-    GONE = "gone"
-    """The run is no longer in memory."""
-
-
 # Reading a member of an enumeration takes 0.1 µs on Python 3.11.
 _REPLAYING, _RESUMING, _LIVE, _GONE = Phase.REPLAYING, Phase.RESUMING, Phase.LIVE, Phase.GONE
+_ENDING = Phase.ENDING
+_IDLE, _RUNNING, _INTERRUPTED = TurnState.IDLE, TurnState.RUNNING, TurnState.INTERRUPTED
 _STEP, _COMPENSATION, _DONE = RecordKind.STEP, RecordKind.COMPENSATION, OpStatus.DONE
 
 
@@ -112,13 +94,11 @@ class Driver:
         """The phase to which the driver returns if the store refuses to end or park the run."""
         self.execution: Execution
         self.steps = StepsInFlight(self)
-        self._child_runs = ChildRuns(self)
-        self._approvals = RunApprovals(self)
-        self.live_event_positions: set[int] = set()
-        """Positions that may have live events, which the record at the position deletes."""
-        self._mailbox = Mailbox()
+        self._waits: RunWaits | None = None
         self._inbox: deque[Record] = deque()
         """Durable records that the workflow has not seen; in replay, the rest of the journal."""
+        self._inbox_values: dict[int, Any] = {}
+        """By ``seq``, the values of those that are decoded already."""
         self.recorder = Recorder(self)
         self._timers = host.create_timers(self)
         self._pending_commands: list[Command] = []
@@ -126,10 +106,7 @@ class Driver:
         """``seq`` of the last record of a cancel or timer that was due on resume."""
         self._last_durable_seq = -1
         """``seq`` of the last record that became durable here."""
-        self._is_turning = False
-        """The workflow's code is running."""
-        self._is_mid_turn = False
-        """The workflow has more to do than fits into one slice."""
+        self._turn_state = _IDLE
         self._cancel_state = run.cancel_state
         self._is_pausing = False
         self.is_disabled = False
@@ -164,8 +141,9 @@ class Driver:
             patches=self.host.create_patches(history),
         )
         self.steps.earlier_attempts = dict(history.attempts)
-        self._child_runs.links = dict(history.links)
-        self.add_signals(history.signals)
+        if history.links or history.signals:
+            self._waits = RunWaits(self, history.links)
+            self._waits.add_signals(history.signals)
         self._inbox.extend(history.records)
         self.recorder.next_seq = history.records[-1].seq + 1 if history.records else 0
         self._timers.is_deadline_recorded = run.deadline is not None and any(
@@ -194,33 +172,31 @@ class Driver:
 
     def _pump(self, record: Record | None = None, value: Any = UNDECODED) -> None:
         """Deliver this record, and those in the inbox, one by one, and process the workflow's commands."""
-        if self._is_turning or self.phase is _GONE:
+        if self._turn_state is _RUNNING or self.phase is _GONE:
             return
+        execution, host = self.execution, self.host
         try:
-            self._run_turn(record, value)
+            is_idle = True
+            self._turn_state = _RUNNING
+            host.set_turn(self.run.id)
+            try:
+                if record is not None:
+                    execution.deliver(record, value)
+                is_idle = self._advance()
+            finally:
+                self._turn_state = _IDLE if is_idle else _INTERRUPTED
+                host.set_turn(None)
+            if execution.patches.newly_decided:
+                self._record_patches()
+            if not is_idle:
+                host.loop.call_soon(self._pump)
+            elif execution.fatal_error is not None:
+                self.fail(execution.fatal_error)
+            else:
+                self._process_commands()
         except Exception as error:  # a bug in Holdfast: without this, the run would be stuck in memory
             log.exception("run %r could not be carried on", self.run.id)
             self.fail(error)
-
-    def _run_turn(self, record: Record | None, value: Any) -> None:
-        self._is_turning = True
-        self.host.set_turn(self.run.id)
-        try:
-            if record is not None:
-                self.execution.deliver(record, value)
-            idle = self._advance()
-        finally:
-            self._is_turning = False
-            self.host.set_turn(None)
-        self._is_mid_turn = not idle
-        execution = self.execution
-        self._record_patches()
-        if not idle:
-            self.host.loop.call_soon(self._pump)
-        elif execution.fatal_error is not None:
-            self.fail(execution.fatal_error)
-        else:
-            self._process_commands()
 
     def _advance(self) -> bool:
         execution, inbox = self.execution, self._inbox
@@ -240,7 +216,8 @@ class Driver:
             if execution.result is not None:
                 execution.deliver_after_end(inbox.popleft())
             else:
-                execution.deliver(inbox.popleft())
+                record = inbox.popleft()
+                execution.deliver(record, self._inbox_values.pop(record.seq, UNDECODED))
         return False
 
     def _start_compensation(self) -> bool:
@@ -261,10 +238,11 @@ class Driver:
     def _process_commands(self) -> None:
         """The workflow is idle: execute its new commands."""
         execution = self.execution
-        self._cancel_withdrawn()
+        if execution.withdrawn_commands:
+            self._cancel_withdrawn()
         if execution.unhandled_errors:
             self._log_unhandled_errors()
-        if self.phase is Phase.ENDING:
+        if self.phase is _ENDING:
             return
         if execution.result is not None:
             self._record_end()
@@ -278,17 +256,17 @@ class Driver:
         if not self.is_halted:
             if self.phase is _RESUMING:
                 self.phase = _LIVE
-            if self._mailbox:
-                self._resolve_waits()
-        self._start_commands()
+            if self._waits is not None:
+                self._waits.record_answers()
+            self._start_commands()
         self._timers.arm()
         self.finish_turn()
 
     def _record_what_is_due(self) -> bool:
         """On resume, record a requested cancel and the timers that are due; true if there were any."""
         if self.run.epoch > 1:  # an earlier holder may have written live events of these
-            self.live_event_positions |= {
-                one.position for one in self.execution.open_commands.values() if one.kind in _LIVE_EVENT_KINDS
+            self.recorder.live_event_positions |= {
+                position for position, one in self.execution.open_commands.items() if one.kind.has_live_events
             }
         return self._record_cancel() or (not self.is_halted and self._timers.record_due())
 
@@ -296,10 +274,8 @@ class Driver:
         for command in self.execution.take_withdrawn():
             if (step := self.steps.started.pop(command.position, None)) is not None:
                 step.cancel()
-            elif command.kind is RecordKind.CHILD:
-                self._child_runs.withdraw(command)
-            elif command.kind is RecordKind.APPROVAL:
-                self._approvals.withdraw(command)
+            elif command.kind in WAIT_KINDS:
+                self._get_waits().withdraw(command)
 
     def finish_turn(self) -> None:
         """If nothing else is in progress: start compensation, or end, release, park, or mark the run idle."""
@@ -308,8 +284,8 @@ class Driver:
             self._pump()
         elif execution.result is not None:
             self._record_end()
-        elif self.recorder.pending_count:
-            pass  # the answer finishes the turn
+        elif self.recorder.pending_count or self.steps.has_running_attempt:
+            pass  # the answer, or the outcome, finishes the turn
         elif self.is_disabled and self._is_quiescent():
             self._release()
         elif self._is_pausing and self._is_quiescent():
@@ -319,7 +295,7 @@ class Driver:
 
     def _start_commands(self) -> None:
         execution = self.execution
-        if self.host.is_draining or self.is_halted or not execution.patches.is_durable:
+        if not self._pending_commands or self.host.is_draining or not execution.patches.is_durable:
             return
         commands, self._pending_commands = self._pending_commands, []
         for command in commands:
@@ -327,12 +303,13 @@ class Driver:
                 continue
             if command.kind is _STEP or command.kind is _COMPENSATION:
                 self.steps.start(command)
-            elif self._mailbox.has_answer(command):
-                continue
-            elif command.kind in (RecordKind.CHILD, RecordKind.START):
-                self._child_runs.start_or_link(command)
-            elif command.kind is RecordKind.APPROVAL:
-                self._approvals.request(command)
+            elif command.kind is not RecordKind.SIGNAL:
+                self._get_waits().start(command)
+
+    def _get_waits(self) -> RunWaits:
+        if self._waits is None:
+            self._waits = RunWaits(self, {})
+        return self._waits
 
     # Outcomes
 
@@ -343,16 +320,18 @@ class Driver:
             self.host.wake()  # the worker has waited for this before it takes other runs
         self._last_durable_seq = record.seq
         execution = self.execution
-        if self._inbox or self._is_turning or self._is_mid_turn or not execution.is_waiting:
+        if self._inbox or self._turn_state is not _IDLE or not execution.is_waiting:
             self._inbox.append(record)
+            self._inbox_values[record.seq] = value
             self._pump()
         else:
-            self._pump(record, value)  # the workflow is idle
+            self._pump(record, value)
 
     def record_outcome(self, step: StartedStep, outcome: StepOutcome) -> None:
         """Record the outcome of a step, unless it must not be: the step was withdrawn, or the run is gone."""
-        if self.steps.finish(step):
-            self.recorder.record_step(step.command, outcome)
+        command = step.command
+        if self.phase is not _GONE and self.steps.started.pop(command.position, None) is not None:
+            self.recorder.record_step(command, outcome)
 
     def handle_answer(
         self,
@@ -379,9 +358,10 @@ class Driver:
 
     def add_signals(self, signals: Sequence[Signal]) -> None:
         """Add the signals that the store has for this run; known ones are ignored."""
-        self._mailbox.add(signals)
+        waits = self._get_waits()
+        waits.add_signals(signals)
         if self.is_accepting:
-            self._resolve_waits()
+            waits.record_answers()
 
     def handle_request(self, request: RunRequests) -> None:
         """Cancel or pause the run. A request that cannot be handled now comes again."""
@@ -422,24 +402,6 @@ class Driver:
         self.recorder.record(RecordKind.CANCEL, 0, "cancel")
         return True
 
-    def _resolve_waits(self) -> None:
-        """Record the answers that have arrived for open waits."""
-        for command, signal in self._mailbox.take_answers(self.execution):
-            if command.kind is RecordKind.CHILD:
-                self._child_runs.record_end(command, signal)
-                continue
-            if command.kind is RecordKind.APPROVAL:
-                self._approvals.record_answer(command, signal)
-                continue
-            self.recorder.record(
-                RecordKind.SIGNAL,
-                command.position,
-                command.name,
-                payload=signal.payload,
-                started_at=signal.sent_at,
-                consumed_signal_id=signal.id,
-            )
-
     # Leaving memory
 
     def _is_quiescent(self) -> bool:
@@ -447,15 +409,16 @@ class Driver:
         return (self.phase is _REPLAYING or self._is_live()) and not (
             self.recorder.pending_count
             or self._inbox
-            or self._is_turning
-            or self._is_mid_turn
+            or self._turn_state is not _IDLE
             or self.steps.has_running_attempt
         )
 
     def _is_idle(self) -> bool:
         """Whether the run waits only for time, signals, and other runs."""
-        waits = self.execution.wait_count + len(self.steps.started)  # these wait for their next attempts
-        return self._is_quiescent() and not self._pending_commands and len(self.execution.open_commands) == waits
+        execution, started = self.execution, self.steps.started
+        # If it is quiescent, the started steps wait for their next attempts.
+        has_only_waits = len(execution.open_commands) == execution.wait_count + len(started)
+        return has_only_waits and not self._pending_commands and self._is_quiescent()
 
     def is_parkable(self, now: float) -> bool:
         """Whether the run waits long enough to leave memory."""
@@ -517,7 +480,7 @@ class Driver:
         """The workflow's code has ended: record how, when all writes on their way have been answered."""
         ending = self.execution.result
         assert ending is not None
-        if not self.recorder.pending_count and self.phase is not Phase.ENDING:
+        if not self.recorder.pending_count and self.phase is not _ENDING:
             if self.execution.skipped_steps:
                 self.host.live_events.write_skipped_steps(self)
             self._finish(
@@ -528,18 +491,18 @@ class Driver:
 
     def fail(self, error: BaseException) -> None:
         """The run cannot continue with this code: fail it, and leave its journal as it is."""
-        if self.phase is not Phase.ENDING and self.phase is not _GONE:
+        if self.phase is not _ENDING and self.phase is not _GONE:
             self.has_fatal_error, encoded = True, encode_error(error)
             self.host.run_log.log_stall(self.run, encoded)
             self._finish(RunOutcome(RunState.FAILED, None, encoded), respect_cancel=False)
 
     def mark_dead(self, error: bytes) -> None:
         """The run's workers died too often: no worker executes it until a person retries it."""
-        if self.phase is not Phase.ENDING and self.phase is not _GONE:
+        if self.phase is not _ENDING and self.phase is not _GONE:
             self._finish(RunOutcome(RunState.DEAD, None, error), respect_cancel=False)
 
     def _finish(self, end: RunOutcome, rewind: Rewind | None = None, *, respect_cancel: bool) -> None:
-        self._try_to_leave(Phase.ENDING)
+        self._try_to_leave(_ENDING)
         self.steps.cancel_all()
         at = self.host.clock.now()
         ended = make_ended_run(self.run, end, at, rewind)
@@ -618,7 +581,7 @@ class Driver:
             len(self.steps.started)
             + self.recorder.pending_count
             + len(self._inbox)
-            + self._is_mid_turn
+            + (self._turn_state is _INTERRUPTED)
             + (self.phase is Phase.LOADING)
         )
 
@@ -629,6 +592,9 @@ class Driver:
         if self.is_started:
             self.execution.unload()
         self.host.on_run_closed(self, ended)
+        # These refer back to the driver: only the garbage collector would free them.
+        del self.steps, self.recorder, self._timers
+        self._waits = None
 
     def _log_unhandled_errors(self) -> None:
         errors, self.execution.unhandled_errors = self.execution.unhandled_errors, []

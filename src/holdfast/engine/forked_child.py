@@ -79,7 +79,12 @@ class ForkGuard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if generation != self._generation:
-            _exit_child(f"step {self._step!r} forked this process, which returned from the step", error)
+            exit_child_of_step(self._step, error)
+
+
+def exit_child_of_step(step: str, error: BaseException | None) -> NoReturn:
+    """End a child that a step has forked, and that returns from the step, with this exception if it raised one."""
+    _exit_child(f"step {step!r} forked this process, which returned from the step", error)
 
 
 def _exit_child(reason: str, error: BaseException | None = None) -> NoReturn:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from holdfast.core.records import make_constructor
 from holdfast.core.source_location import locate_user_code
 from holdfast.engine.loop_watchdog import LoopWatchdog
 from holdfast.errors import StoreError
@@ -35,6 +36,9 @@ class Turn(NamedTuple):
 
     run_id: str
     started_at: float
+
+
+make_turn = make_constructor(Turn)
 
 
 class Heartbeat:
@@ -61,6 +65,7 @@ class Heartbeat:
         self.loop_thread_id = threading.get_ident()
         self._stop_event = threading.Event()
         self.current_turn: Turn | None = None
+        """Set on the loop's thread, around every turn of workflow code."""
         self._interrupted_turn: Turn | None = None
         self._warned_turn: Turn | None = None
         self._is_failing = False
@@ -76,16 +81,6 @@ class Heartbeat:
         self._stop_event.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
-
-    # Called on the loop's thread, around every turn of workflow code
-
-    def start_turn(self, run_id: str) -> None:
-        """Workflow code starts to occupy the loop."""
-        self.current_turn = Turn(run_id, self._now())
-
-    def end_turn(self) -> None:
-        """Workflow code has stopped occupying the loop."""
-        self.current_turn = None
 
     # In the thread
 

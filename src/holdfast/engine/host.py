@@ -20,7 +20,7 @@ from holdfast.stores.operations import NewRun, Op, OpResult, Run, RunLink
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
-    from holdfast.engine.live_events import LiveEventBuffer
+    from holdfast.engine.live_events import LiveEventSource
 
 
 class OperationExecutor(Protocol):
@@ -127,10 +127,10 @@ class OperationQueue(Protocol):
 class LiveEventSink(Protocol):
     """Publishes live events of commands in flight."""
 
-    def start_attempt(self, buffer: LiveEventBuffer, attempt: int, at: float) -> None:
+    def start_attempt(self, source: LiveEventSource) -> None:
         """An attempt begins."""
 
-    def discard(self, buffer: LiveEventBuffer) -> None:
+    def discard(self, source: LiveEventSource) -> None:
         """The command has no more live events."""
 
     def flush_run(self, driver: Driver) -> None:

@@ -50,7 +50,7 @@ class Isolation:
     @property
     def is_exclusive(self) -> bool:
         """Whether this worker takes no other run now."""
-        return self._is_waiting() and self._is_exclusive_period()
+        return bool(self._suspects) and self._is_waiting() and self._is_exclusive_period()
 
     def note_claimed(self, suspects: Sequence[Driver]) -> None:
         """This worker has claimed and loaded isolated runs."""

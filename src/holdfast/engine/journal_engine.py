@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any
@@ -29,7 +30,7 @@ from holdfast.engine.claims import Claims
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
-from holdfast.engine.heartbeat import INTERRUPT_AFTER_S, Heartbeat, Turn
+from holdfast.engine.heartbeat import INTERRUPT_AFTER_S, Heartbeat, Turn, make_turn
 from holdfast.engine.held_runs import HeldRuns
 from holdfast.engine.idle_runs import IdleRuns
 from holdfast.engine.journal_writer import AnswerCallback, JournalWriter
@@ -46,7 +47,7 @@ from holdfast.errors import RunNotFound, SchemaTooNew, StoreError, UsageError, W
 from holdfast.run_log import RunLog
 from holdfast.stores.change_feed import ChangeFeed
 from holdfast.stores.contract import History, Store
-from holdfast.stores.operations import ClientOp, NewRun, OpResult, OpStatus, Run, RunLink, StartRun
+from holdfast.stores.operations import ClientOp, NewRun, OpResult, OpStatus, Run, RunLink
 from holdfast.stores.run_waiters import RunWaiters
 
 log = logging.getLogger("holdfast.engine")
@@ -97,6 +98,7 @@ class JournalEngine:
         self.lingering_tasks: set[asyncio.Task[Any]] = set()
         self.close_callbacks: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.loop: asyncio.AbstractEventLoop
+        self.loop_thread_id = 0
         self.writer: JournalWriter
         self.thread_pool = StepThreadPool(threads)
         self._interrupt_after_s = interrupt_after_s
@@ -108,6 +110,7 @@ class JournalEngine:
         self._ticker = ScheduleTicker(self, definitions if fire_schedules else {})
         self._announcements = Announcements(self, {} if queue_limits is None else queue_limits, self._ticker)
         self._idle_runs = IdleRuns(self.clock.now)
+        self.on_run_busy = self._idle_runs.remove
         self._run_waiters = RunWaiters()
         self._poller = Poller(self, self._announcements, self._claims, self._ticker, self._run_waiters)
         self._is_grace_skipped = False
@@ -123,6 +126,7 @@ class JournalEngine:
         """Connect, register as a worker, and begin to take runs."""
         replay_logging.install_filter()
         self.loop = asyncio.get_running_loop()
+        self.loop_thread_id = threading.get_ident()
         await retry_until_store_ready(self.store.open, self.clock)
         self.writer = JournalWriter(self.store, self.loop, self.clock)
         try:
@@ -263,11 +267,11 @@ class JournalEngine:
         """Create a run, and begin to execute it here if this worker can."""
         if self._announcements.has_pending(new.workflow, new.version):
             await self._announcements.announce()
-        return await self.writer.await_answer(partial(self._claims.start_run, StartRun(new, join_orphan=join_orphan)))
+        return await self.writer.await_answer(partial(self._claims.start_run, new, join_orphan=join_orphan))
 
     def start_child(self, new: NewRun, link: RunLink, on_answer: AnswerCallback) -> None:
         """Start a run for a held one, and execute it here if this worker can."""
-        self._claims.start_run(StartRun(new, link=link), on_answer)
+        self._claims.start_run(new, on_answer, link=link)
 
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
         """A run's row and journal, if there is such a run."""
@@ -344,7 +348,7 @@ class JournalEngine:
 
     def create_patches(self, history: History) -> Patches:
         """The patches of a run with this history."""
-        answered = (signal.position for signal in history.signals if signal.position is not None)
+        answered = [signal.position for signal in history.signals if signal.position is not None]
         return Patches(history.records, [*history.attempts, *history.links, *answered])
 
     def on_run_idle(self, driver: Driver) -> None:
@@ -352,10 +356,6 @@ class JournalEngine:
         self.live_events.stop_timer_if_idle()
         if not self.is_closed:
             self._idle_runs.add(driver)
-
-    def on_run_busy(self, driver: Driver) -> None:
-        """The run is no longer idle."""
-        self._idle_runs.remove(driver)
 
     def on_run_closed(self, driver: Driver, ended_run: Run | None) -> None:
         """The driver is closed."""
@@ -387,10 +387,7 @@ class JournalEngine:
 
     def set_turn(self, run_id: str | None) -> None:
         """Workflow code of this run starts to occupy the loop, or (``None``) stops."""
-        if run_id is None:
-            self._heartbeat.end_turn()
-        else:
-            self._heartbeat.start_turn(run_id)
+        self._heartbeat.current_turn = None if run_id is None else make_turn((run_id, self.clock.monotonic()))
 
     # For the membership
 

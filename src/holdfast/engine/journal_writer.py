@@ -3,11 +3,6 @@
 Operations are submitted with a callback and are committed in their order. While one commit is running, the next batch
 gathers, so a slow disk makes batches larger instead of slowing down every run.
 
-**Overlap.** Many runs that take their steps together would all wait for the store, and then the store for all of them.
-So if answering a batch takes longer than committing it, half of the answers are held back: the runs that were answered
-submit what comes next, and the others are answered while that is committed. There is still only one commit at a time,
-and answers are given in order.
-
 **When the store fails**, the two kinds of callers need different things. A client that starts a run or sends a signal
 gets a typed error at once. A run in progress must not lose its place: its operations stay at the head of the queue, and
 the same batch is submitted again with growing pauses until the store takes it (repeating a commit is harmless, see the
@@ -25,6 +20,7 @@ means that at once.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -56,9 +52,6 @@ AnswerCallback = Callable[[OpResult | BaseException], None]
 
 MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
-
-MIN_OVERLAP_COUNT = 8
-"""Operations in the smallest batch whose answers are given in two parts."""
 
 MAX_TRIES = 10
 """How often an operation that fails alone is tried. With the pauses in between, this takes about 11 s."""
@@ -103,10 +96,6 @@ class JournalWriter:
         self._queue: list[tuple[Op, AnswerCallback]] = []
         self._drain_task: asyncio.Task[None] | None = None
         self._pause_s = 0.0
-        self._unanswered: list[tuple[Op, AnswerCallback, OpResult]] = []
-        """What the last commit has answered, and the callers do not know yet."""
-        self._answering_s = float("inf")
-        """Seconds for one operation of the last batch, from the answer to the next commit."""
         self._client_waiting = asyncio.Event()
         self._deferred: dict[int | str, list[tuple[Op, AnswerCallback]]] = {}
         """By run, in order: operations that wait for the next try of the first one."""
@@ -121,7 +110,7 @@ class JournalWriter:
         self._queue.append((op, on_answer))
         if self._drain_task is None or self._drain_task.done():
             self._start_drain()
-        elif is_client_operation(op):
+        elif self._pause_s and is_client_operation(op):
             self._client_waiting.set()
 
     async def perform(self, op: Op) -> OpResult:
@@ -153,9 +142,8 @@ class JournalWriter:
             await asyncio.wait([task], timeout=0.05)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Drop everything that is not answered yet: its runs continue from their journals. Returns the tasks."""
+        """Drop everything that is not committed yet: its runs continue from their journals. Returns the tasks."""
         self._queue.clear()
-        self._unanswered.clear()
         self._deferred.clear()
         tasks = [*self._retry_tasks] if self._drain_task is None else [self._drain_task, *self._retry_tasks]
         for task in tasks:
@@ -175,53 +163,21 @@ class JournalWriter:
 
     def _start_drain(self) -> asyncio.Task[None]:
         # It starts in the loop's next turn, so that every outcome of this turn shares the commit. So it is not made
-        # with `create_task`: a loop with an eager task factory would start it at once.
-        self._drain_task = task = asyncio.Task(self._drain(), loop=self._loop)
+        # with `create_task`: a loop with an eager task factory would start it at once. Its context is empty: the
+        # context of the step that ends just now would keep the step and its run in memory.
+        self._drain_task = task = asyncio.Task(self._drain(), loop=self._loop, context=contextvars.Context())
         return task
 
     async def _drain(self) -> None:
-        try:
-            while self._queue:
-                batch, self._queue = self._queue, []
-                self._unrecordable.clear()
-                if batch := self._admit(batch):
-                    await self._commit(batch)
-                    await self._answer_first_half()
-        finally:
-            self._answer_all()
-
-    async def _answer_first_half(self) -> None:
-        """Give the first half of the answers that were held back, and let these runs submit what comes next."""
-        count = len(self._unanswered)
-        if not count:
-            return
-        began_at = self._clock.monotonic()
-        self._unanswered, rest = self._unanswered[: count // 2], self._unanswered[count // 2 :]
-        self._answer_all()
-        self._unanswered = rest
-        await asyncio.sleep(0)
-        self._answering_s = (self._clock.monotonic() - began_at) / (count // 2)
-        if not self._queue:
-            self._answer_all()  # there is nothing to commit meanwhile
-
-    def _answer_all(self) -> None:
-        """Give all answers that were held back."""
-        unanswered, self._unanswered = self._unanswered, []
-        for op, on_answer, answer in unanswered:
-            if self._try_counts and (key := get_run_key(op)) is not None:
-                self._try_counts.pop(key, None)
-            _answer(on_answer, answer)
+        while self._queue:
+            batch, self._queue = self._queue, []
+            self._unrecordable.clear()
+            if batch := self._admit(batch):
+                await self._commit(batch)
 
     async def _commit(self, batch: list[tuple[Op, AnswerCallback]]) -> None:
-        began_at = self._clock.monotonic()
         try:
-            commit = self._store.commit([op for op, _ in batch])
-            if self._unanswered:
-                task = self._loop.create_task(commit)
-                await asyncio.sleep(0)  # it is on its way now
-                self._answer_all()
-                commit = task
-            answers = await commit
+            answers = await self._store.commit([op for op, _ in batch])
             if len(answers) != len(batch):
                 raise AssertionError(f"the store gave {len(answers)} answers to {len(batch)} operations")
         except asyncio.CancelledError:
@@ -237,10 +193,13 @@ class JournalWriter:
         if self._pause_s:
             log.warning("the store takes writes again; runs go on")
             self._pause_s = 0.0
-        self._unanswered = [(*entry, answer) for entry, answer in zip(batch, answers, strict=True)]
-        commit_s = self._clock.monotonic() - began_at
-        if len(batch) < MIN_OVERLAP_COUNT or commit_s > self._answering_s * len(batch):
-            self._answer_all()
+        for (op, done), answer in zip(batch, answers, strict=True):
+            if self._try_counts and (key := get_run_key(op)) is not None:
+                self._try_counts.pop(key, None)
+            try:
+                done(answer)
+            except Exception:  # as in `_answer`; each step makes this call
+                _log_failed_callback()
 
     async def _handle_store_failure(self, batch: list[tuple[Op, AnswerCallback]], error: StoreError) -> None:
         """The store failed: answer clients, keep the runs' operations for the next try, and wait a while."""
@@ -362,4 +321,8 @@ def _answer(on_answer: AnswerCallback, answer: OpResult | BaseException) -> None
     try:
         on_answer(answer)
     except Exception:  # a bug in Holdfast that hits one run must not stop the others
-        log.exception("taking the answer to a commit failed")
+        _log_failed_callback()
+
+
+def _log_failed_callback() -> None:
+    log.exception("taking the answer to a commit failed")

@@ -20,7 +20,7 @@ import json
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.codec import preview_arguments
 from holdfast.core.commands import Command
@@ -42,39 +42,43 @@ CHILD_RUN_PART = "child"
 """The part of an awaited run: a worker that takes its parent over does not start it again."""
 
 
+class LiveEventSource(Protocol):
+    """A command in flight."""
+
+    driver: Driver
+    command: Command
+    attempt_number: int
+    """The number of the attempt; 0: an awaited run, which has no attempts."""
+    started_at: float
+    """When the attempt began. Nothing is written until ``FLUSH_INTERVAL_S`` later."""
+    live_event_buffer: LiveEventBuffer | None
+    """The buffer of the attempt; ``None`` until there is something to write, which most steps never have."""
+
+
 class LiveEventBuffer:
-    """The unwritten live events of one command in flight."""
+    """The unwritten live events of one attempt."""
 
     __slots__ = (
         "_attempt",
         "_command",
+        "_driver",
         "_request_number",
         "_started_at",
         "_text_parts",
         "_written_length",
-        "driver",
-        "due_at",
     )
 
-    def __init__(self, driver: Driver, command: Command) -> None:
-        self.driver = driver
-        self.due_at = 0.0
-        """Nothing is written before this time."""
-        self._command = command
-        self._attempt = 0
-        self._started_at: float | None = None
+    def __init__(self, source: LiveEventSource) -> None:
+        self._driver = source.driver
+        self._command = source.command
+        self._attempt = source.attempt_number
+        self._started_at: float | None = source.started_at
         """When the attempt began, until that is written."""
         self._request_number = 0
         self._written_length = 0
         """Characters of the answer that have been submitted to the writer."""
         self._text_parts: list[str] | None = None
         """Pieces of the answer since the last write; ``None``: the command has published no text."""
-
-    def start_attempt(self, attempt: int, at: float) -> None:
-        """An attempt begins; the text of the one before is void."""
-        self._attempt, self._request_number, self._written_length = attempt, 0, 0
-        self._text_parts = None
-        self._started_at, self.due_at = at, at + FLUSH_INTERVAL_S
 
     def get_text_appender(self, request_number: int) -> Callable[[str], None]:
         """A function for the pieces of the answer to one of the attempt's requests: just a list's ``append``."""
@@ -91,7 +95,7 @@ class LiveEventBuffer:
     def take_events(self, now: float) -> list[LiveEvent]:
         """The events that have not been written yet."""
         live_events: list[LiveEvent] = []
-        position, stem = self._command.position, f"{self.driver.run.epoch}.{self._attempt}"
+        position, stem = self._command.position, f"{self._driver.run.epoch}.{self._attempt}"
         if self._started_at is not None:
             part = CHILD_RUN_PART if not self._attempt else f"{stem}.0"
             start = _dump_json(self._describe_start())
@@ -103,7 +107,7 @@ class LiveEventBuffer:
             live_events.append(LiveEvent(position, part, self._written_length, TEXT, _dump_json(text), now))
             self._written_length += len(text)
         if live_events:
-            self.driver.live_event_positions.add(position)
+            self._driver.recorder.live_event_positions.add(position)
         return live_events
 
     def _describe_start(self) -> dict[str, Any]:
@@ -120,38 +124,42 @@ class LiveEventWriter:
 
     def __init__(self, host: JournalEngine) -> None:
         self._host = host
-        self._pending_buffers: dict[LiveEventBuffer, None] = {}
-        """The buffers with something to write, oldest first."""
+        self._pending_sources: dict[LiveEventSource, None] = {}
+        """The commands with something to write, oldest first."""
         self._flush_timer: ScheduledCall | None = None
         self._unanswered_count = 0
 
-    def start_attempt(self, buffer: LiveEventBuffer, attempt: int, at: float) -> None:
-        """An attempt begins (0: an awaited run, which has no attempts)."""
-        buffer.start_attempt(attempt, at)
-        self._enqueue(buffer)
+    def start_attempt(self, source: LiveEventSource) -> None:
+        """An attempt begins; the text of the one before is void."""
+        source.live_event_buffer = None
+        self._pending_sources[source] = None
+        if self._flush_timer is None:
+            self._start_timer()
 
-    def get_text_appender(self, buffer: LiveEventBuffer, request_number: int = 0) -> Callable[[str], None]:
+    def get_text_appender(self, source: LiveEventSource, request_number: int = 0) -> Callable[[str], None]:
         """A function to call with each piece of an answer."""
-        self._enqueue(buffer)
-        return buffer.get_text_appender(request_number)
+        self._pending_sources[source] = None
+        if self._flush_timer is None:
+            self._start_timer()
+        return _get_buffer(source).get_text_appender(request_number)
 
-    def discard(self, buffer: LiveEventBuffer) -> None:
+    def discard(self, source: LiveEventSource) -> None:
         """The command's outcome is about to be recorded, or it has none: unwritten events are not needed."""
-        self._pending_buffers.pop(buffer, None)
+        self._pending_sources.pop(source, None)
 
     def flush_run(self, driver: Driver) -> None:
         """The run is about to leave memory."""
-        self._write([buffer for buffer in self._pending_buffers if buffer.driver is driver])
+        self._write([source for source in self._pending_sources if source.driver is driver])
 
     def stop_timer_if_idle(self) -> None:
-        """Stop the timer if no buffer has anything to write."""
-        if self._flush_timer is not None and not self._pending_buffers:
+        """Stop the timer if there is nothing to write."""
+        if self._flush_timer is not None and not self._pending_sources:
             self._flush_timer.cancel()
             self._flush_timer = None
 
     def stop(self) -> None:
         """Write nothing more."""
-        self._pending_buffers.clear()
+        self._pending_sources.clear()
         self.stop_timer_if_idle()
 
     def write_skipped_steps(self, driver: Driver) -> None:
@@ -164,11 +172,6 @@ class LiveEventWriter:
         if skipped:
             self._submit(driver, skipped)
 
-    def _enqueue(self, buffer: LiveEventBuffer) -> None:
-        self._pending_buffers[buffer] = None
-        if self._flush_timer is None:
-            self._start_timer()
-
     def _start_timer(self) -> None:
         clock = self._host.clock
         self._flush_timer = clock.call_at(clock.now() + FLUSH_INTERVAL_S, self._flush_due)
@@ -178,23 +181,25 @@ class LiveEventWriter:
         if self._unanswered_count:
             return  # their answer starts it again
         now = self._host.clock.now()
-        # A buffer that is due later than the interval is from before the clock was set back.
-        self._write([one for one in self._pending_buffers if not now < one.due_at <= now + FLUSH_INTERVAL_S])
-        if self._pending_buffers and not self._unanswered_count:
+        # An attempt that began in the future is from before the clock was set back.
+        pending, interval = self._pending_sources, FLUSH_INTERVAL_S
+        self._write([one for one in pending if not now < one.started_at + interval <= now + interval])
+        if self._pending_sources and not self._unanswered_count:
             self._start_timer()
 
-    def _write(self, buffers: list[LiveEventBuffer]) -> None:
+    def _write(self, sources: list[LiveEventSource]) -> None:
         now = self._host.clock.now()
         by_run: dict[Driver, list[LiveEvent]] = {}
-        for buffer in buffers:
-            if buffer.driver.is_closed or not buffer.is_streaming:
-                del self._pending_buffers[buffer]
+        for source in sources:
+            driver, buffer = source.driver, _get_buffer(source)
+            if driver.is_closed or not buffer.is_streaming:
+                del self._pending_sources[source]
             try:
-                if not buffer.driver.is_closed and (live_events := buffer.take_events(now)):
-                    by_run.setdefault(buffer.driver, []).extend(live_events)
+                if not driver.is_closed and (live_events := buffer.take_events(now)):
+                    by_run.setdefault(driver, []).extend(live_events)
             except Exception:  # perhaps the user's values raise: this step has no live events, the others do
-                log.exception("what a step of run %r is doing could not be told", buffer.driver.run.id)
-                self.discard(buffer)
+                log.exception("what a step of run %r is doing could not be told", driver.run.id)
+                self.discard(source)
         for driver, live_events in by_run.items():
             self._submit(driver, live_events)
 
@@ -205,7 +210,7 @@ class LiveEventWriter:
 
     def _on_written(self, driver: Driver, answer: OpResult | BaseException) -> None:
         self._unanswered_count -= 1
-        if self._pending_buffers and self._flush_timer is None and not self._unanswered_count:
+        if self._pending_sources and self._flush_timer is None and not self._unanswered_count:
             self._start_timer()
         if isinstance(answer, BaseException):
             # Only followers lose something, and they get the record.
@@ -216,6 +221,12 @@ class LiveEventWriter:
             driver.handle_claim_lost()
         else:
             self._host.change_feed.notify(driver.run.id)
+
+
+def _get_buffer(source: LiveEventSource) -> LiveEventBuffer:
+    if source.live_event_buffer is None:
+        source.live_event_buffer = LiveEventBuffer(source)
+    return source.live_event_buffer
 
 
 def _dump_json(value: Any) -> bytes:

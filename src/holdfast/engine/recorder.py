@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.admission.usage import Usage
 from holdfast.core.commands import UNDECODED, Command
-from holdfast.core.records import Attempt, Record, RecordKind
+from holdfast.core.records import Attempt, Record, RecordKind, make_constructor
+from holdfast.engine.phase import Phase
 from holdfast.engine.step_outcome import StepOutcome
 from holdfast.stores.approvals import RequestApproval
 from holdfast.stores.memories import MemoryChange
-from holdfast.stores.operations import AppendRecord, OpResult, SaveAttempt
+from holdfast.stores.operations import AppendRecord, OpResult, OpStatus, SaveAttempt
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
+
+
+_make_record, _make_append = make_constructor(Record), make_constructor(AppendRecord)
+_DONE, _GONE = OpStatus.DONE, Phase.GONE
 
 
 class RecordWrite:
@@ -31,8 +36,13 @@ class RecordWrite:
     def __call__(self, answer: OpResult | BaseException) -> None:
         """The store has answered."""
         driver, record = self._driver, self._record
+        if driver.phase is _GONE:
+            return
         driver.recorder.remove_answered(record.position if record.kind.has_position else None)
-        driver.handle_answer(self._on_done, driver.handle_claim_lost, driver.fail, answer)
+        if answer is _DONE:
+            driver.on_recorded(record, self._value)
+        else:
+            driver.handle_answer(self._on_done, driver.handle_claim_lost, driver.fail, answer)
 
     def _on_done(self, _: OpResult) -> None:
         self._driver.on_recorded(self._record, self._value)
@@ -47,6 +57,8 @@ class Recorder:
         """Operations without an answer."""
         self.expected_positions: dict[int, int] = {}
         """Positions of commands with an outcome that is on its way to the store, or may be recorded later; how many."""
+        self.live_event_positions: set[int] = set()
+        """Positions that may have live events, which the record at the position deletes."""
         self._driver = driver
         self._should_reset_delivery_count = driver.run.has_worker_deaths
 
@@ -70,43 +82,54 @@ class Recorder:
         memory_change: MemoryChange | None = None,
     ) -> None:
         """Append an outcome to the journal; the workflow sees it when it is durable."""
-        driver = self._driver
-        run, host = driver.run, driver.host
-        seq, self.next_seq = self.next_seq, self.next_seq + 1
-        now = host.clock.now()
-        at = now if at is None else at
-        started_at = now if started_at is None else started_at
-        record = Record(
-            seq, kind, position, name, ok, payload, at, started_at, attempts, host.worker_id, run.epoch, preview
+        now = self._driver.host.clock.now()
+        outcome = StepOutcome(
+            ok,
+            payload,
+            now if started_at is None else started_at,
+            attempts,
+            preview,
+            value,
+            has_attempt_row,
+            usage,
+            model,
+            memory_change,
         )
-        reset, self._should_reset_delivery_count = self._should_reset_delivery_count, False
-        has_position = kind.has_position
-        has_live_events = has_position and position in driver.live_event_positions
-        if has_live_events:
-            driver.live_event_positions.remove(position)
-        op = AppendRecord(
-            run.key, record, consumed_signal_id, has_attempt_row, reset, usage, memory_change, has_live_events, model
-        )
-        self.add_pending(position if has_position else None)
-        host.writer.submit(op, RecordWrite(driver, record, value))
+        self._append(kind, position, name, outcome, now if at is None else at, consumed_signal_id)
 
     def record_step(self, command: Command, outcome: StepOutcome) -> None:
         """Append the outcome of a step."""
-        self.record(
-            command.kind,
-            command.position,
-            command.name,
-            ok=outcome.ok,
-            payload=outcome.payload,
-            value=outcome.value,
-            started_at=outcome.started_at,
-            attempts=outcome.attempts,
-            preview=outcome.preview,
-            has_attempt_row=outcome.has_attempt_row,
-            usage=outcome.usage,
-            model=outcome.model,
-            memory_change=outcome.memory_change,
+        self._append(command.kind, command.position, command.name, outcome, self._driver.host.clock.now())
+
+    def _append(
+        self,
+        kind: RecordKind,
+        position: int,
+        name: str,
+        outcome: StepOutcome,
+        at: float,
+        consumed_signal_id: int | None = None,
+    ) -> None:
+        driver = self._driver
+        run, host = driver.run, driver.host
+        ok, payload, started_at, attempts, preview, value, has_attempt_row, usage, model, memory_change = outcome
+        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        record = _make_record(
+            (seq, kind, position, name, ok, payload, at, started_at, attempts, host.worker_id, run.epoch, preview)
         )
+        reset, self._should_reset_delivery_count = self._should_reset_delivery_count, False
+        has_position = kind.has_position
+        has_live_events = has_position and position in self.live_event_positions
+        if has_live_events:
+            self.live_event_positions.remove(position)
+        op = _make_append(
+            (
+                *(run.key, record, consumed_signal_id, has_attempt_row, reset),
+                *(usage, memory_change, has_live_events, model, False),
+            )
+        )
+        self.add_pending(position if has_position else None)
+        host.writer.submit(op, RecordWrite(driver, record, value))
 
     def save_attempt(self, attempt: Attempt, on_durable: Callable[[], None] | None = None) -> None:
         """Save the state of a step in flight."""
@@ -129,8 +152,7 @@ class Recorder:
             expected[position] -= 1
             if not expected[position]:
                 del expected[position]
-        if feed := self._driver.host.change_feed:
-            feed.notify(self._driver.run.id)
+        self._driver.host.change_feed.notify(self._driver.run.id)
 
     def submit(
         self,
@@ -143,6 +165,8 @@ class Recorder:
 
     def _on_committed(self, on_durable: Callable[[], None] | None, answer: OpResult | BaseException) -> None:
         driver = self._driver
+        if driver.phase is _GONE:
+            return
         self.remove_answered()
         done = on_durable or driver.finish_turn
         driver.handle_answer(lambda _: done(), driver.handle_claim_lost, driver.fail, answer)

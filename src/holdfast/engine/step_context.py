@@ -102,16 +102,30 @@ class StepExecutor(Protocol):
 class StepContext:
     """The running step, as its own code sees it: see ``current_step()``."""
 
+    __slots__ = ("__weakref__", "_connection", "_executor", "attempt", "progress")
+
     def __init__(self, executor: StepExecutor, attempt: int, progress: Any) -> None:
-        self.name = executor.step.name
-        self.run_id = executor.run.id
-        self.workflow = executor.run.workflow
         self.attempt = attempt
         """1 for the first attempt, and one more for each retry, also after a crash between two attempts."""
         self.progress = progress
         """The progress that an earlier attempt last passed to ``heartbeat``, or ``None``."""
         self._executor = executor
         self._connection: Any = None
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return self._executor.step.name
+
+    @property
+    def run_id(self) -> str:
+        """The id of its run."""
+        return self._executor.run.id
+
+    @property
+    def workflow(self) -> str:
+        """The name of its run's workflow."""
+        return self._executor.run.workflow
 
     @property
     def connection(self) -> Any:

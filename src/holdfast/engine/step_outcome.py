@@ -1,4 +1,4 @@
-"""The outcome of a step, as its executor reports it to the driver, which records it."""
+"""The outcome of a command, as its executor reports it to the driver, which records it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 
 from holdfast.admission.usage import Usage
 from holdfast.core.commands import UNDECODED
+from holdfast.core.records import make_constructor
 from holdfast.stores.memories import MemoryChange
 
 
 class StepOutcome(NamedTuple):
-    """How a step ended."""
+    """How a step, or another command, ended."""
 
     ok: bool
-    payload: bytes
+    payload: bytes | None
     """The encoded output when ``ok``, the encoded error when not."""
     started_at: float
     """When the attempt that decided the outcome began."""
@@ -26,3 +27,6 @@ class StepOutcome(NamedTuple):
     usage: Usage | None = None
     model: str = ""
     memory_change: MemoryChange | None = None
+
+
+make_step_outcome = make_constructor(StepOutcome)

@@ -1,6 +1,6 @@
 """One step that is being executed: attempts, timeout, retries, outcome.
 
-``execute`` makes attempts until one of them decides the outcome, which the driver records. ``_call_function`` calls the
+``execute`` makes attempts until one of them decides the outcome, which the driver records. ``attempts`` calls the
 function once. The outcome of a transactional step is committed before that, together with the step's changes: see
 ``step_transactions``. ``step_progress`` saves the progress of an attempt.
 
@@ -15,12 +15,10 @@ Only a cancellation by Holdfast (``is_cancelled``) ends the step without an outc
 from __future__ import annotations
 
 import asyncio
-import contextvars
+import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.admission.retry_policy import RetryPolicy
@@ -29,16 +27,15 @@ from holdfast.background_tasks import forget_cancel_requests
 from holdfast.codec import encode_error, get_error_message, preview_arguments, read_error_info, validate_size
 from holdfast.core.commands import Command
 from holdfast.core.records import Attempt
-from holdfast.engine import run_approvals
-from holdfast.engine.attempts import call_sync_step, make_self_cancelled_error, run_with_timeout
+from holdfast.engine import forked_child, run_approvals
+from holdfast.engine.attempts import LEASE_POLL_INTERVAL_S, make_attempt, make_self_cancelled_error
 from holdfast.engine.budget_reservation import reserve_budget
 from holdfast.engine.definitions import StepCall, StepDefinition
-from holdfast.engine.forked_child import ForkGuard
 from holdfast.engine.live_events import LiveEventBuffer
 from holdfast.engine.step_context import StepContext, current_context
-from holdfast.engine.step_outcome import StepOutcome
+from holdfast.engine.step_outcome import StepOutcome, make_step_outcome
 from holdfast.engine.step_progress import StepProgress, decode_progress
-from holdfast.engine.step_transactions import MAX_INTERRUPTIONS, TransactionAborted, run_in_transaction
+from holdfast.engine.step_transactions import MAX_INTERRUPTIONS, TransactionAborted
 from holdfast.errors import FenceLost, StepFailed, UnrecordableValue
 from holdfast.stores.contract import History
 from holdfast.stores.memories import MemoryChange
@@ -51,9 +48,6 @@ if TYPE_CHECKING:
 
 INTERRUPTION_BACKOFF_S = 0.1
 """Seconds before a step is run again after the database has ended its transaction; doubles each time."""
-
-LEASE_POLL_INTERVAL_S = 0.02
-"""How often a step checks again that may not start because its worker's lease is in doubt."""
 
 StepInterceptor = Callable[["StepRun", Callable[[], Coroutine[Any, Any, Any]]], Coroutine[Any, Any, Any]]
 """Makes one attempt of a step in place of the engine, which passes the call that it would have made."""
@@ -78,14 +72,17 @@ class StepRun:
     current_context: StepContext | None = None
     """The context of the current attempt."""
     is_detached = False
-    _has_attempt_row = False
-    _attempt_number = 1
+    attempt_number = 1
     """The number of the current attempt or, while the step waits for the next one, of the one before."""
+    started_at = 0.0
+    """When the last attempt began."""
+    live_event_buffer: LiveEventBuffer | None = None
+    has_attempt_row = False
+    committed_output: tuple[bytes, Any] | None = None
+    """The committed output of the attempt that was just made: encoded, and decoded again."""
     _last_error = ""
     _committed_attempt: Attempt | None = None
     """An attempt whose outcome was committed with the step's changes, and is still to be recorded."""
-    _committed_output: tuple[bytes, Any] | None = None
-    """The committed output of the attempt that was just made: encoded, and decoded again."""
     _interruption_count = 0
     """Attempts that the database has ended, and that do not count."""
     _is_outcome_expected = False
@@ -98,12 +95,8 @@ class StepRun:
         self.driver = driver
         self.command = command
         self.call: StepCall = command.call
-        self._live_events = LiveEventBuffer(driver, command)
-        self._thread_id = threading.get_ident()
-        self._started_at = host.clock.now()
-        """When the last attempt began."""
         if earlier_attempt is not None:
-            self._has_attempt_row = True
+            self.has_attempt_row = True
             # Else it is left from a step that a retry has removed from the journal.
             if earlier_attempt.name in ("", self.call.step.name):
                 self._continue_after(earlier_attempt)
@@ -111,7 +104,7 @@ class StepRun:
     def _continue_after(self, earlier_attempt: Attempt) -> None:
         self.has_prior_intent = earlier_attempt.intent
         if not earlier_attempt.intent:
-            self._attempt_number = earlier_attempt.attempt + (earlier_attempt.retry_at is None)
+            self.attempt_number = earlier_attempt.attempt + (earlier_attempt.retry_at is None)
         self._last_error = earlier_attempt.error
         self.retry_at = earlier_attempt.retry_at
         self.failing_since = earlier_attempt.failing_since
@@ -194,7 +187,7 @@ class StepRun:
         """Stop: the outcome is no longer wanted, or (``detach``) this worker no longer holds the run."""
         self.is_detached = detach
         self.is_withdrawn = True
-        self.host.live_events.discard(self._live_events)
+        self.host.live_events.discard(self)
         if self.is_committing and self.call.has_compensation and not detach:
             self._is_outcome_expected = True
             self.driver.recorder.add_pending(self.command.position)
@@ -207,8 +200,8 @@ class StepRun:
 
     def make_intent(self) -> Attempt:
         """The attempt to save before a ``once`` step starts."""
-        self._has_attempt_row = True
-        return self.to_attempt()._replace(attempt=self._attempt_number)
+        self.has_attempt_row = True
+        return self.to_attempt()._replace(attempt=self.attempt_number)
 
     def make_intent_withdrawal(self) -> Attempt:
         """The attempt to save when a ``once`` step does not start after all."""
@@ -219,7 +212,7 @@ class StepRun:
         return Attempt(
             self.command.position,
             # A running attempt counts only after it has failed.
-            self._attempt_number - (self.retry_at is None),
+            self.attempt_number - (self.retry_at is None),
             intent=self.call.is_once and self.retry_at is None,
             progress=self.progress,
             error=self._last_error,
@@ -231,8 +224,35 @@ class StepRun:
 
     async def execute(self) -> None:
         """Make attempts until the step has an outcome, and report it to the driver."""
+        # The outcome is an attribute: if the function raises `GeneratorExit`, what this coroutine returns is lost.
+        host, driver = self.host, self.driver
         try:
-            await self._run_attempts()
+            should_start = self.retry_at is None or await self._wait_for_retry(self.retry_at - host.clock.now())
+            while should_start:
+                if not host.membership.has_lease():
+                    await self._wait_for_lease()
+                if driver.is_halted or host.is_draining:  # since this task was created
+                    driver.steps.cancel_start(self)
+                    return
+                self.started_at = host.clock.now()
+                host.live_events.start_attempt(self)
+                generation = forked_child.generation
+                try:
+                    try:
+                        value = await self._make_attempt()
+                    finally:
+                        if forked_child.generation != generation:
+                            forked_child.exit_child_of_step(self.step.name, sys.exc_info()[1])
+                except BaseException as raised:
+                    error = raised
+                else:
+                    self._outcome = self._make_success(value)
+                    return
+                finally:
+                    self.current_context = None
+                    host.live_events.discard(self)
+                should_start = await self._handle_failed_attempt(error)
+                del error
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             # A retry predicate or the serializer of the value's own type, which are the user's code, can fail here.
             # Without an outcome, the run would wait forever. The last two would end the worker.
@@ -242,102 +262,86 @@ class StepRun:
             if self._is_outcome_expected:
                 self._report_expected()
             elif self._outcome is not None:
-                self.driver.record_outcome(self, self._outcome)
+                driver.record_outcome(self, self._outcome)
 
     def _report_expected(self) -> None:
         """The step was withdrawn during its commit: report an outcome that was committed."""
         driver, outcome = self.driver, self._outcome
-        if outcome is not None and self._committed_output is not None and not driver.is_closed:
+        if driver.is_closed:
+            return
+        if outcome is not None and self.committed_output is not None:
             driver.recorder.record_step(self.command, outcome)
         driver.recorder.remove_answered(self.command.position)
-        if not driver.is_closed:
-            driver.finish_turn()
+        driver.finish_turn()
 
-    async def _run_attempts(self) -> None:
-        """Make attempts until one decides the outcome, unless there is none here."""
-        # The outcome is not returned: if the function raises `GeneratorExit`, what this coroutine returns is lost.
-        host, step = self.host, self.call.step
+    async def _handle_failed_attempt(self, raised: BaseException) -> bool:
+        """Wait for the next attempt, and return true; or set the outcome, if there is one here, and return false."""
+        host, step, driver = self.host, self.call.step, self.driver
         clock, retry = host.clock, step.retry
-        if self.retry_at is not None:  # an earlier holder of the run has waited for a part of the time
-            await self._wait_for_retry(self.retry_at - clock.now())
-            if self.call.is_once:
-                self.driver.steps.launch_once(self)
-                return
-        while True:
-            if not host.membership.has_lease():
-                await self._wait_for_lease()
-            if self.driver.is_halted or host.is_draining:  # since this task was created
-                self.driver.steps.cancel_start(self)
-                return
-            self._started_at = clock.now()
-            interrupted = False
-            host.live_events.start_attempt(self._live_events, self._attempt_number, self._started_at)
-            try:
-                with ForkGuard(step.name):
-                    value = await self._make_attempt()
-            except asyncio.CancelledError:
+        error, is_interrupted = raised, False
+        match raised:
+            case asyncio.CancelledError():
                 if self.is_cancelled:
-                    return
-                error: BaseException = make_self_cancelled_error(step, self.run.id)
-            except FenceLost as lost:
+                    return False
+                error = make_self_cancelled_error(step, self.run.id)
+            case FenceLost():
                 if self.is_cancelled:
-                    return
-                if self.driver.is_disabled:
-                    self.driver.steps.postpone(self)
-                    return
-                error = StepFailed(f"the step raised {lost!r}", step.name)  # and its run is held here
-            except (SystemExit, KeyboardInterrupt) as stop:
-                error = StepFailed(f"the step raised {type(stop).__name__}: {get_error_message(stop)}", step.name)
-            except TransactionAborted as raised:
+                    return False
+                if driver.is_disabled:
+                    driver.steps.postpone(self)
+                    return False
+                error = StepFailed(f"the step raised {raised!r}", step.name)  # and its run is held here
+            case SystemExit() | KeyboardInterrupt():
+                error = StepFailed(f"the step raised {type(raised).__name__}: {get_error_message(raised)}", step.name)
+            case TransactionAborted():
                 error = raised.__cause__ or raised
-                interrupted = self._interruption_count < MAX_INTERRUPTIONS
-            except BaseException as raised:
-                error = raised
-            else:
-                self._outcome = self._make_success(value)
-                return
-            finally:
-                self.current_context = None
-                host.live_events.discard(self._live_events)
-            await forget_cancel_requests()
-            if self.is_withdrawn:
-                return
-            now = clock.now()
-            if interrupted:
-                self._interruption_count += 1
-                wait = RetryPolicy(backoff=INTERRUPTION_BACKOFF_S).compute_delay_s(
-                    self._interruption_count, clock.draw_random()
-                )
-            else:
-                if self.failing_since is None:
-                    self.failing_since = now
-                tried = self._attempt_number - self._interruption_count
-                wait = retry.compute_next_delay_s(tried, error, clock.draw_random(), now - self.failing_since)
-            if wait is None:
-                self._outcome = self._make_failure(error)
-                return
-            encoded = encode_error(error)
-            self._last_error = f"{type(error).__name__}: {read_error_info(encoded).message}"[:500]
-            del error
-            self.memory_change = self._committed_output = None
-            self.retry_at = now + wait
-            self.save_attempt()
-            retries = None if retry.retries is None else retry.retries + self._interruption_count
-            host.run_log.log_retry(self.run, step.name, self._attempt_number, retries, wait, encoded)
-            if self.driver.is_halted or host.is_draining:
-                self.driver.steps.postpone(self)
-                return
-            await self._wait_for_retry(wait)
-            if self.call.is_once:
-                self.driver.steps.launch_once(self)
-                return
+                is_interrupted = self._interruption_count < MAX_INTERRUPTIONS
+            case _:
+                pass
+        await forget_cancel_requests()
+        if self.is_withdrawn:
+            return False
+        now = clock.now()
+        if is_interrupted:
+            self._interruption_count += 1
+            wait = RetryPolicy(backoff=INTERRUPTION_BACKOFF_S).compute_delay_s(
+                self._interruption_count, clock.draw_random()
+            )
+        else:
+            if self.failing_since is None:
+                self.failing_since = now
+            tried = self.attempt_number - self._interruption_count
+            wait = retry.compute_next_delay_s(tried, error, clock.draw_random(), now - self.failing_since)
+        if wait is None:
+            self._outcome = self._make_failure(error)
+            return False
+        encoded = encode_error(error)
+        self._last_error = f"{type(error).__name__}: {read_error_info(encoded).message}"[:500]
+        del error, raised
+        self.memory_change = self.committed_output = None
+        self.retry_at = now + wait
+        self.save_attempt()
+        retries = None if retry.retries is None else retry.retries + self._interruption_count
+        host.run_log.log_retry(self.run, step.name, self.attempt_number, retries, wait, encoded)
+        if driver.is_halted or host.is_draining:
+            driver.steps.postpone(self)
+            return False
+        return await self._wait_for_retry(wait)
 
-    async def _wait_for_retry(self, seconds: float) -> None:
-        """Wait for the next attempt; a run that waits for nothing else may leave memory (see ``steps_in_flight``)."""
+    async def _wait_for_retry(self, seconds: float) -> bool:
+        """Wait for the next attempt; a run that waits for nothing else may leave memory (see ``steps_in_flight``).
+
+        An earlier holder of the run may have waited for a part of the time. False: the step is ``once``, and is
+        launched when its intent is durable.
+        """
         await self._sleep(max(0.0, seconds))
         self.retry_at = None
-        self._attempt_number += 1
+        self.attempt_number += 1
         self.host.on_run_busy(self.driver)
+        if self.call.is_once:
+            self.driver.steps.launch_once(self)
+            return False
+        return True
 
     async def _wait_for_lease(self) -> None:
         while not self.host.membership.has_lease():
@@ -361,87 +365,18 @@ class StepRun:
         """Call the function once."""
         step, args, kwargs = self.call
         progress = None if self.progress is None else decode_progress(self.progress)
-        self.current_context = StepContext(self, self._attempt_number, progress)
-        current_context.set(self.current_context)
-        if (
-            step.is_async
-            and step.timeout_s is None
-            and not step.is_transactional
-            and self.host.step_interceptor is None
-        ):
+        self.current_context = context = StepContext(self, self.attempt_number, progress)
+        current_context.set(context)
+        if step.is_plain_async and self.host.step_interceptor is None:
             return step.function(*args, **kwargs)
-        return self._run_attempt(self.current_context)
-
-    async def _run_attempt(self, context: StepContext) -> Any:
-        """Call the function once, with everything that a step may have around it."""
-        step, args, kwargs = self.call
-        interceptor = self.host.step_interceptor
-        if step.is_async:
-            call = partial(step.function, *args, **kwargs)
-        else:
-            call = partial(self._call_in_thread, *args, **kwargs)
-            if interceptor is None:
-                await self.host.thread_pool.reserve()
-        if interceptor is not None:
-            call = call if step.is_async else partial(self._reserve_thread_and_call, call)
-            if step.is_transactional:  # an interceptor that replaces the step needs no database
-                call = partial(self._run_in_transaction, context, call)
-            call = partial(interceptor, self, call)
-        elif step.is_transactional:
-            return await self._run_in_transaction(
-                context, partial(self._run_with_timeout, call), has_reserved_thread=not step.is_async
-            )
-        return await self._run_with_timeout(call)
-
-    async def _run_with_timeout(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        return await run_with_timeout(self.step, self.run.id, self._attempt_number, call)
-
-    async def _run_in_transaction(
-        self, context: StepContext, call: Callable[[], Coroutine[Any, Any, Any]], *, has_reserved_thread: bool = False
-    ) -> Any:
-        is_called = False
-
-        async def mark_and_call() -> Any:
-            nonlocal is_called
-            is_called = True
-            return await call()
-
-        try:
-            self._committed_output = await run_in_transaction(self, context, self._attempt_number, mark_and_call)
-        finally:
-            if has_reserved_thread and not is_called:
-                self.host.thread_pool.release()
-        self._has_attempt_row = True
-        return self._committed_output[1]
-
-    async def _reserve_thread_and_call(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        await self.host.thread_pool.reserve()
-        return await call()
-
-    async def _call_in_thread(self, /, *args: Any, **kwargs: Any) -> Any:
-        # A copy: the thread may begin before this task has left its own context.
-        context = contextvars.copy_context()
-        attempt = self.current_context
-        call = partial(call_sync_step, self.call.step, args, kwargs)
-        return await self.host.thread_pool.run(lambda: context.run(self._call_if_claimed, attempt, call))
-
-    def _call_if_claimed(self, attempt: StepContext | None, call: Callable[[], Any]) -> Any:
-        """In the thread: the lease may have expired while the step waited for the thread."""
-        while True:
-            has_lease = self.host.membership.has_lease()
-            # Checked after the lease: a worker that registered again has a new lease, and dropped its runs before.
-            if self.driver.is_closed or self.is_withdrawn or attempt is not self.current_context:
-                raise FenceLost(f"step {self.call.step.name!r} had not begun when its worker let go of it")
-            if has_lease:
-                return call()
-            time.sleep(LEASE_POLL_INTERVAL_S)
+        return make_attempt(self, context)
 
     def _make_success(self, value: Any) -> StepOutcome:
         """The outcome of a call that returned this value."""
         step = self.call.step
         usage, model = None, ""
-        if self._committed_output is not None:
-            payload, decoded = self._committed_output
+        if self.committed_output is not None:
+            payload, decoded = self.committed_output
         else:
             if step.read_usage is not None and (used := step.read_usage(value)) is not None:
                 usage, model = used
@@ -450,37 +385,35 @@ class StepRun:
                 validate_size(payload, step.output_subject, self.host.max_value)
             except UnrecordableValue as refused:
                 return self._make_failure(refused, usage, model)
-        return StepOutcome(
-            True,
-            payload,
-            self._started_at,
-            self._attempt_number,
-            self._preview_arguments(),
-            decoded,
-            self._has_attempt_row,
-            self._add_duration(usage) if self.driver.run.has_budget else usage,
-            model,
-            self.memory_change,
+        if self.driver.run.has_budget:
+            usage = self._add_duration(usage)
+        call = self.call
+        preview = preview_arguments(step.parameters, call.args, call.kwargs)
+        return make_step_outcome(
+            (
+                *(True, payload, self.started_at, self.attempt_number, preview, decoded),
+                *(self.has_attempt_row, usage, model, self.memory_change),
+            )
         )
 
     def _make_failure(self, error: BaseException, usage: Usage | None = None, model: str = "") -> StepOutcome:
         """The outcome of a step that has failed for good."""
         payload = encode_error(error)
         if not (self.is_withdrawn or self.driver.is_closed):
-            self.host.run_log.log_step_failure(self.run, self.step.name, self._attempt_number, payload)
+            self.host.run_log.log_step_failure(self.run, self.step.name, self.attempt_number, payload)
         return StepOutcome(
             False,
             payload,
-            self._started_at,
-            self._attempt_number,
+            self.started_at,
+            self.attempt_number,
             self._preview_arguments(),
-            has_attempt_row=self._has_attempt_row,
+            has_attempt_row=self.has_attempt_row,
             usage=self._add_duration(usage) if self.driver.run.has_budget else usage,
             model=model,
         )
 
     def _add_duration(self, usage: Usage | None) -> Usage:
-        return replace(usage or Usage(), seconds=max(0.0, self.host.clock.now() - self._started_at))
+        return replace(usage or Usage(), seconds=max(0.0, self.host.clock.now() - self.started_at))
 
     def _preview_arguments(self) -> str:
         return preview_arguments(self.call.step.parameters, self.call.args, self.call.kwargs)
@@ -489,15 +422,15 @@ class StepRun:
 
     def publish_text(self, context: StepContext, text: str) -> None:
         """Publish a piece of text, from any thread."""
-        if threading.get_ident() != self._thread_id:
+        if threading.get_ident() != self.host.loop_thread_id:
             self.host.loop.call_soon_threadsafe(self.publish_text, context, text)
         elif context is self.current_context and not self.is_withdrawn:
-            self.host.live_events.get_text_appender(self._live_events)(text)
+            self.host.live_events.get_text_appender(self)(text)
 
     def get_text_appender(self, context: StepContext, request_number: int) -> Callable[[str], None]:
         """A function to call with each piece of an answer."""
         if context is self.current_context and not self.is_withdrawn:
-            return self.host.live_events.get_text_appender(self._live_events, request_number)
+            return self.host.live_events.get_text_appender(self, request_number)
         return lambda _: None
 
     def heartbeat(self, context: StepContext, progress: Any) -> None:
@@ -510,11 +443,11 @@ class StepRun:
 
     def _get_progress(self) -> StepProgress:
         if self._step_progress is None:
-            self._step_progress = StepProgress(self, self._thread_id)
+            self._step_progress = StepProgress(self, self.host.loop_thread_id)
         return self._step_progress
 
     def save_attempt(self, on_durable: Callable[[], None] | None = None) -> None:
         """Save the state of this step, in the background."""
-        self._has_attempt_row = True
+        self.has_attempt_row = True
         if not self.driver.is_closed:
             self.driver.recorder.save_attempt(self.to_attempt(), on_durable)

@@ -38,7 +38,10 @@ class StepsInFlight:
     @property
     def has_running_attempt(self) -> bool:
         """Whether an attempt is running, and not only waited for."""
-        return any(step.retry_at is None for step in self.started.values())
+        for step in self.started.values():  # noqa: SIM110  # asked for each step
+            if step.retry_at is None:
+                return True
+        return False
 
     @property
     def waiting_retries(self) -> list[tuple[float, str]]:
@@ -92,10 +95,6 @@ class StepsInFlight:
             preview=preview_arguments(call.step.parameters, call.args, call.kwargs),
         )
 
-    def finish(self, step: StartedStep) -> bool:
-        """A step has its outcome. False if that must not be recorded: the step was withdrawn, or the run is gone."""
-        return not self._driver.is_closed and self.started.pop(step.command.position, None) is not None
-
     def record_committed_outcomes(self) -> None:
         """Record the outcomes of transactional steps of an earlier holder that the workflow has cancelled since.
 
@@ -134,6 +133,7 @@ class StepsInFlight:
 
     def cancel_all(self) -> None:
         """This worker no longer holds the run: stop all its steps."""
-        started, self.started = self.started, {}
-        for step in started.values():
-            step.cancel(detach=True)
+        if self.started:
+            started, self.started = self.started, {}
+            for step in started.values():
+                step.cancel(detach=True)

@@ -57,6 +57,8 @@ class ClockTimers:
     def record_due(self) -> bool:
         """Record the timers that are due, and the deadline; true if there were any."""
         driver = self._driver
+        if driver.run.deadline is None and not driver.execution.loop.timers:
+            return False
         now = driver.host.clock.now()
         due = driver.execution.loop.take_due_timers(now)
         for timer in due:

@@ -9,16 +9,16 @@ from typing import Any
 from holdfast.core.patches import Patches
 from holdfast.core.records import Record
 from holdfast.engine.driver import Driver
-from holdfast.engine.live_events import LiveEventBuffer
+from holdfast.engine.live_events import LiveEventSource
 
 
 class NullLiveEvents:
     """Drops live events: Temporal has no place for them."""
 
-    def start_attempt(self, buffer: LiveEventBuffer, attempt: int, at: float) -> None:
+    def start_attempt(self, source: LiveEventSource) -> None:
         """Does nothing."""
 
-    def discard(self, buffer: LiveEventBuffer) -> None:
+    def discard(self, source: LiveEventSource) -> None:
         """Does nothing."""
 
     def flush_run(self, driver: Driver) -> None:
@@ -43,8 +43,7 @@ class TemporalPatches(Patches):
             is_replaying = command_count <= self._last_position or timer_count <= self._last_timer
             if not decision and not is_replaying and self._is_patched(name):
                 decision = True
-                self._newly_decided.append(name)
-                self._pending_names.add(name)
+                self._add_new(name)
             self._decisions[name] = decision
         return decision
 

@@ -85,12 +85,14 @@ class TemporalStep:
     def on_ended(self, event: StepEnded) -> None:
         """Record the outcome."""
         ended = event.result
+        if self._driver.is_closed:
+            return
         if self.is_withdrawn:
             if self.is_outcome_required:
                 self._driver.recorder.remove_answered(self.command.position)
                 if ended.status is EndStatus.COMPLETED:
                     self._record_withdrawn(event)
-                elif not self._driver.is_closed:
+                else:
                     self._driver.finish_turn()  # the end of the run may have waited only for this
             return
         if ended.status is EndStatus.DEAD or (

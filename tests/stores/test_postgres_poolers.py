@@ -7,6 +7,8 @@ one of those.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,11 +32,16 @@ SUBTRACT = "SELECT %s::bigint - 1"
 
 
 @pytest.fixture
-def pooled() -> Iterator[str]:
+def plain() -> Iterator[str]:
     with database() as url:
-        pooler = Pooler(url)
-        yield pooler.url
-        pooler.stop()
+        yield url
+
+
+@pytest.fixture
+def pooled(plain: str) -> Iterator[str]:
+    pooler = Pooler(plain)
+    yield pooler.url
+    pooler.stop()
 
 
 @pytest.fixture
@@ -126,21 +133,35 @@ async def test_two_stores_work_through_a_pooler(how: str, request: pytest.Fixtur
 
 @pytest.mark.asyncio
 async def test_a_pooler_that_is_noticed_while_a_worker_registers_leaves_the_decision_to_its_lease(
-    unrecognized: str, monkeypatch: pytest.MonkeyPatch
+    plain: str, monkeypatch: pytest.MonkeyPatch
 ):
-    store = PgStore(unrecognized, poll_interval_s=0.0)
+    # Without a pooler: a real one may be noticed before the worker has its lock.
+    store = PgStore(plain, poll_interval_s=0.0)
     await store.open()
-    lock = store.session.lock_worker
+    lock, save = store.session.lock_worker, store.workers.save_server_starts
+    is_next_submitted, noticing, saved = threading.Event(), [], []
+
+    def notice(db: PgDatabase) -> None:
+        db.connection.treat_as_pooled()
+        is_next_submitted.wait(10)
 
     async def lock_and_notice(worker: int) -> float | None:
         server_started_at = await lock(worker)
         assert server_started_at is not None
-        await store.session.run(lambda db: db.connection.treat_as_pooled())
-        await store.session.run(lambda db: None)  # the thread has given up the lock before this
+        noticing.append(asyncio.create_task(store.session.run(notice)))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(is_next_submitted.set)
         return server_started_at
 
+    def note_and_save(db: Any, workers: Any, server_started_at: float | None) -> None:
+        saved.append(server_started_at)
+        save(db, workers, server_started_at)
+
     monkeypatch.setattr(store.session, "lock_worker", lock_and_notice)
+    monkeypatch.setattr(store.workers, "save_server_starts", note_and_save)
     await store.workers.register(new_worker(), 30.0)
+    await noticing[0]
+    assert not saved, "the lock says nothing any more"
     found = await store.read_for_client(lambda db: db.query("SELECT server_started_at FROM holdfast.workers"))
     assert found == [(None,)]
     await store.close()

@@ -233,10 +233,9 @@ class WorkerSession:
                 is_connected = self._ensure_connected()
                 if is_connected and self._has_pending_locks() and time.monotonic() >= self._relock_at:
                     self._relock()
-                if self._held_locks and self.is_pooled:
-                    self._abandon_locks()
                 self._send_notifications()
                 self._run_pending_work()
+                self._check_pooled()
                 self._watch_deaths()  # after the work, which may have taken or released locks
                 self._wait()
             except Exception as error:
@@ -264,6 +263,7 @@ class WorkerSession:
         database = reconnecting.ensure_connected(wait=False)
         if database.connection is not self._ready_connection:
             self._set_up_session(database.connection)
+        self._check_pooled()
         return True
 
     def _set_up_session(self, connection: Connection) -> None:
@@ -291,11 +291,12 @@ class WorkerSession:
             self._reconnecting.run(lambda db: self._on_relocked(db, unreported, self._server_started_at), wait=False)
         self._unreported_locks.clear()
 
-    def _abandon_locks(self) -> None:
-        """A pooler was detected: the locks are in sessions that it closes at will, so they say nothing about this
-        process."""
-        self._reconnecting.run(lambda db: self._on_relocked(db, self._held_locks, None), wait=False)
-        self._clear_locks()
+    def _check_pooled(self) -> None:
+        """If a pooler was detected, abandon the locks: they are in sessions that it closes at will, so they say nothing
+        about this process."""
+        if self._held_locks and self.is_pooled:
+            self._reconnecting.run(lambda db: self._on_relocked(db, self._held_locks, None), wait=False)
+            self._clear_locks()
 
     def _watch_deaths(self) -> None:
         """Do this session's part in the watch for dead workers, if it has a worker itself."""

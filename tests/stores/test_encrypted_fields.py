@@ -90,6 +90,8 @@ READABLE = set(
     ScheduleDefinition.queue_key
     Schedule.last_run
     RunExtras.signal_dedup_keys ArchivedLink.child_id
+    AuditEvent.key_id AuditEvent.key_name AuditEvent.action AuditEvent.target AuditEvent.outcome
+    AuditEvent.remote_address
     """.split()  # noqa: SIM905
 )
 """What a database must look at, or what names something: see ``stores.encrypted.store``. (``Memory.text`` is what was

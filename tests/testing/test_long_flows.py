@@ -160,7 +160,7 @@ async def wide() -> int:
 
 
 @workflow
-async def mapped() -> int:
+async def long_map() -> int:
     return sum(await holdfast.map(pay, range(80), max_concurrency=7))
 
 
@@ -203,7 +203,7 @@ async def undone() -> None:
     raise ValueError("no")
 
 
-SAFE = {"wide": wide, "mapped": mapped, "waiting": waiting, "with_children": with_children} | {
+SAFE = {"wide": wide, "long_map": long_map, "waiting": waiting, "with_children": with_children} | {
     "with_once_steps": with_once_steps,
     "undone": undone,
 }

@@ -132,7 +132,7 @@ def test_a_schedule_that_names_questions_and_answers_can_be_tried_again(only: st
 
 def test_an_approval_in_place_of_another_command_is_reported_as_drift():
     was = Record(0, RecordKind.APPROVAL, 0, "approval of #2", True, b"{}", 0.0)
-    error = DriftContext("r", "", Patches()).make_error(was, has_ended=False)
+    error = DriftContext("r", "", Patches()).make_error(was, {}, has_ended=False)
     assert "  ≠ #1 approval of #2   (nothing: no command yet)\n" in str(error)
 
 

@@ -249,7 +249,8 @@ async def test_a_server_that_writes_nonsense_to_its_stdout_is_understood_and_its
     caplog.set_level(logging.INFO, "holdfast.tools.mcp")
     noisy = mcp_stdio(*command(folder, "noisy"), name="noisy", env={"TOKEN": SECRET})
     assert await call_tools(noisy, call("add", a=1, b=1)) == [ToolFeedback("success", {"sum": 2})]
-    [line] = [one for one in caplog.records if one.name == "holdfast.tools.mcp.noisy"]
+    # A thread reads it, which may be later than the answer on stdout.
+    [line] = await wait_until(lambda: [one for one in caplog.records if one.name == "holdfast.tools.mcp.noisy"])
     assert line.getMessage() == "on stderr: ***"
 
 

@@ -27,7 +27,7 @@ from holdfast.server.deliveries.delivery_watcher import DeliveryWatcher
 from holdfast.server.http.problems import Problem
 from holdfast.stores import worker_deaths
 from holdfast.stores.change_feed import Subscription
-from holdfast.stores.operations import ReleaseRun, Run
+from holdfast.stores.operations import AppendLiveEvents, ReleaseRun, Run
 from holdfast.stores.served_versions import make_served_name
 
 if TYPE_CHECKING:
@@ -207,7 +207,10 @@ class Dispatcher:
             workers.append(worker := await listener.session.ensure_registered())
             by_worker.setdefault(worker, deque()).append(listener)
         runs = await self._tenant.store.claims.claim_each(
-            workers, workflows=workflows, suspect_delay_s=listeners[0].suspect_delay_s
+            workers,
+            workflows=workflows,
+            suspect_delay_s=listeners[0].suspect_delay_s,
+            make_event=lambda run: by_worker[run.owner or 0][0].session.make_delivered_event(run),
         )
         return [(by_worker[run.owner].popleft(), run) for run in runs if run.owner is not None]
 
@@ -215,7 +218,8 @@ class Dispatcher:
         store = self._tenant.store
         try:
             histories = await store.get_histories([run.key for _, run in claimed])
-            await self._tenant.commits.call([listener.session.make_delivered_event(run) for listener, run in claimed])
+            if not store.claims.appends_events:
+                await self._tenant.commits.call([_make_event_op(listener, run) for listener, run in claimed])
         except Exception as error:
             if len(claimed) > 1:  # one of them may be at fault
                 for pair in claimed:
@@ -243,6 +247,10 @@ class Dispatcher:
         except Exception as error:
             log.warning("run %r is delivered again only when its lease is over: %r", run.id, error)
         self.notify(run.workflow)
+
+
+def _make_event_op(listener: PendingListener, run: Run) -> AppendLiveEvents:
+    return AppendLiveEvents(run.key, run.epoch, (listener.session.make_delivered_event(run),))
 
 
 async def _fail_if_key_invalid(listener: PendingListener) -> bool:

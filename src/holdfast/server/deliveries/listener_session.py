@@ -85,17 +85,17 @@ class ListenerSession:
                 if current is not None and current.state is RunState.RUNNING and current.epoch == run.epoch:
                     [history] = await store.get_histories([run.key])
                     # Its server may have died between the claim and this event; a repeat changes nothing.
-                    await store.commit([self.make_delivered_event(current)])
+                    event = self.make_delivered_event(current)
+                    await store.commit([AppendLiveEvents(current.key, current.epoch, (event,))])
                     found.append(ClaimedDelivery(current, history))
         return found
 
-    def make_delivered_event(self, run: Run) -> AppendLiveEvents:
+    def make_delivered_event(self, run: Run) -> LiveEvent:
         """The event that the run is delivered to this listener."""
         caller = self.call.caller
         name = self.display_name or caller.name
         data = json.dumps({"listener": name, "remote_address": caller.remote_address, "number": run.epoch})
-        event = LiveEvent(-1, "delivered", run.epoch, DELIVERED, data.encode(), self.call.store.now())
-        return AppendLiveEvents(run.key, run.epoch, (event,))
+        return LiveEvent(-1, "delivered", run.epoch, DELIVERED, data.encode(), self.call.store.now())
 
     async def next_delivery(self, active_deliveries: Collection[str] = ()) -> ClaimedDelivery:
         """The next run for the listener, as soon as there is one; ``active_deliveries`` are those that it holds."""

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from holdfast.server.http.http_connection import MAX_HEAD_BYTES, LimitedConnection
+from holdfast.server.http.request_guard import REQUEST_CYCLE
 
 PIECE_BYTES: Final = 4096
 """Bytes that are parsed before the server checks whether a request waits."""
@@ -144,6 +145,7 @@ class HttpToolsConnection(LimitedConnection):
             raise InvalidRequest
         super().on_headers_complete()
         self.cycle.transport = cast("asyncio.Transport", JoinedWrites(self.transport, self.loop))
+        cast("dict[str, Any]", self.scope)[REQUEST_CYCLE] = self.cycle
         if not self.url.startswith(b"/"):
             self.scope["path"], self.scope["raw_path"] = self.url.decode("ascii"), self.url
         if parser.should_upgrade():

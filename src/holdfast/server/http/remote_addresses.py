@@ -116,6 +116,7 @@ def get_network(address: str) -> str:
     return address if found is None else str(found)
 
 
+@lru_cache(1024)
 def _parse_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         found = ipaddress.ip_address(address.partition("%")[0])

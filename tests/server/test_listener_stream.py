@@ -62,15 +62,18 @@ async def test_the_end_of_a_delivery_is_reported_also_if_there_is_no_next_one():
 
 async def test_a_run_is_delivered_at_once_although_nothing_was_due_a_moment_ago(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(dispatcher, "MIN_POLL_GAP_S", 3600.0)
-    async with running_live_server() as server:
-        async with server.stream("/v1/addresses/stream/listen") as events, asyncio.timeout(10):
-            await anext(events)
-            for number in range(3):
-                await send(server, number)
-                while (event := await anext(events))[0] != "delivery":
-                    pass
-                assert event[1]["payload"] == number
-                await post(server, f"/v1/deliveries/{event[1]['id']}/complete", {})
+    async with (
+        running_live_server() as server,
+        server.stream("/v1/addresses/stream/listen") as events,
+        asyncio.timeout(10),
+    ):
+        await anext(events)
+        for number in range(3):
+            await send(server, number)
+            while (event := await anext(events))[0] != "delivery":
+                pass
+            assert event[1]["payload"] == number
+            await post(server, f"/v1/deliveries/{event[1]['id']}/complete", {})
 
 
 async def test_no_run_is_claimed_twice_because_its_stream_reports_something_else(monkeypatch: pytest.MonkeyPatch):

@@ -139,7 +139,8 @@ async def test_a_claim_for_several_workers_appends_an_event_to_each_run_that_it_
     for run in runs:
         updates = await store.get_run_updates(run.id, -1, 0)
         assert updates is not None
-        assert [event for _, event in updates.live_events] == [make_event(run)._replace(at=updates.live_events[0][1].at)]
+        [(_, event)] = updates.live_events
+        assert event == make_event(run)._replace(at=event.at)
 
 
 async def test_only_the_given_workflows_are_claimed(store: Store):

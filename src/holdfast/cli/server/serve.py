@@ -116,8 +116,8 @@ def serve(
     `GET /v1/openapi.json` describes the API. --namespace is the namespace of requests that need no key.
     """
     # Imported here, because `serve --help` must work without the packages of a server.
-    from holdfast.server.app import Settings
     from holdfast.server import endpoints  # noqa: F401  # pyright: ignore[reportUnusedImport]  # before ``gc.freeze``
+    from holdfast.server.app import Settings
     from holdfast.server.uvicorn_server import find_loop_factory
     from holdfast.server.uvicorn_server import serve as serve_http
 

@@ -4,8 +4,8 @@ All listeners that wait on an address through this server form one line, and one
 change in the store costs one query for each address, however many listeners wait. The task first asks whether anything
 is due, and only then claims, in one transaction for several listeners: for a few at first, and for more as long as
 there is a run for each. The same transaction writes the deliveries to the histories of the runs, where the store can.
-If a listener has left meanwhile, its run is released, and the delivery does not count. So a
-stream stays in line while it reports other things.
+If a listener has left meanwhile, its run is released, and the delivery does not count; so a stream stays in line while
+it reports other things.
 
 The store reports what other processes write. Writes that go through this server call ``notify``. The dispatcher also
 polls now and then, since runs become due by the clock as well.
@@ -100,7 +100,7 @@ class Dispatcher:
         listener = self.join(session, active_deliveries)
         try:
             return await listener.delivery
-        except asyncio.CancelledError:
+        except BaseException:
             await self.leave(listener)
             raise
 

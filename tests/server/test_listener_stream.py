@@ -14,7 +14,7 @@ from live_server import LiveServer, running_live_server
 
 from holdfast import Client
 from holdfast.server.calls import Call
-from holdfast.server.deliveries import delivery_operations, listener_registry
+from holdfast.server.deliveries import delivery_operations, dispatcher, listener_registry, listener_session
 from holdfast.server.deliveries.listener_session import ListenerSession
 from holdfast.stores.operations import NewRun, Run, StartRun
 
@@ -58,6 +58,45 @@ async def test_the_end_of_a_delivery_is_reported_also_if_there_is_no_next_one():
             held = (await anext(events))[1]
             await post(server, f"/v1/deliveries/{held['id']}/complete", {})
             assert await anext(events) == ("ended", {"id": held["id"]})
+
+
+async def test_a_run_is_delivered_at_once_although_nothing_was_due_a_moment_ago(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dispatcher, "MIN_POLL_GAP_S", 3600.0)
+    async with (
+        running_live_server() as server,
+        server.stream("/v1/addresses/stream/listen") as events,
+        asyncio.timeout(10),
+    ):
+        await anext(events)
+        for number in range(3):
+            await send(server, number)
+            while (event := await anext(events))[0] != "delivery":
+                pass
+            assert event[1]["payload"] == number
+            await post(server, f"/v1/deliveries/{event[1]['id']}/complete", {})
+
+
+async def test_no_run_is_claimed_twice_because_its_stream_reports_something_else(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listener_session, "EXPECTED_END_DELAY_S", 0.001)
+    numbers: list[int] = []
+
+    async def listen(server: LiveServer) -> None:
+        async with server.stream("/v1/addresses/stream/listen") as events:
+            async for kind, delivery in events:
+                if kind == "delivery":
+                    numbers.append(delivery["number"])
+                    await post(server, f"/v1/deliveries/{delivery['id']}/complete", {})
+
+    async with running_live_server() as server, asyncio.timeout(30):
+        listeners = [asyncio.create_task(listen(server)) for _ in range(4)]
+        runs = [await send(server, number) for number in range(40)]
+        async with Client(server.address) as client:
+            for run in runs:
+                await client.wait(run)
+        for listener in listeners:
+            listener.cancel()
+        await asyncio.gather(*listeners, return_exceptions=True)
+    assert numbers == [1] * 40
 
 
 async def test_a_listener_sends_no_heartbeat_for_a_delivery_that_it_ends(monkeypatch: pytest.MonkeyPatch):

@@ -75,6 +75,8 @@ READABLE = set(
     LiveEvent.stream LiveEvent.kind
     History.links
     AwaitRun.run_id AppendRecord.model
+    AuditEvent.key_id AuditEvent.key_name AuditEvent.action AuditEvent.target AuditEvent.outcome
+    AuditEvent.remote_address
     ParkRun.signal_names ParkRun.approval_ids
     SendSignal.run_id SendSignal.name SendSignal.dedup_key
     CancelRun.run_id CancelRun.seed PauseRun.run_id ResumeRun.run_id ReopenRun.run_id ReopenRun.version

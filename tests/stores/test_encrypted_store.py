@@ -14,6 +14,7 @@ import pytest_asyncio
 from store_values import (
     CLAIM_FILTER,
     DONE,
+    FLOW,
     append,
     claim_run,
     commit_ops,
@@ -37,7 +38,7 @@ from holdfast.services import webhook_settings
 from holdfast.stores.approvals import ApprovalFilter, ApprovalRequest, RequestApproval
 from holdfast.stores.contract import MAX_INLINE_BYTES, RunFilter, Store
 from holdfast.stores.encrypted import EncryptedStore, unwrap_store
-from holdfast.stores.live_events import STARTED
+from holdfast.stores.live_events import DELIVERED, STARTED
 from holdfast.stores.memories import PutMemory
 from holdfast.stores.operations import AppendLiveEvents, LiveEvent, Op, OpResult, StartRun
 from holdfast.stores.schedules import ScheduleDefinition
@@ -150,6 +151,17 @@ async def test_a_run_that_killed_its_worker_still_reports_its_steps_in_flight(se
         await sealed.workers.reap_dead()
     error = json.loads((await read_run(sealed)).error or b"")
     assert error["in_flight"] == [{"position": 0, "name": "pay", "attempt": 1, "at": 1.0}]
+
+
+async def test_events_that_a_claim_appends_are_sealed(file: Path, sealed: EncryptedStore):
+    worker = await sealed.workers.register(new_worker(), 10.0)
+    await start_run(sealed, "r")
+    event = LiveEvent(-1, "delivered", 1, DELIVERED, SECRET, 1.0)
+    [run] = await sealed.claims.claim_each([worker], workflows=[FLOW], make_event=lambda _: event)
+    updates = await sealed.get_run_updates(run.id, -1, 0)
+    assert updates is not None
+    assert [found for _, found in updates.live_events] == [event]
+    assert b"xylophone" not in in_file(file)
 
 
 async def test_records_from_before_encryption_was_enabled_stay_readable(file: Path):

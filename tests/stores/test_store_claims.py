@@ -21,6 +21,8 @@ from store_values import (
 
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store
+from holdfast.stores.live_events import DELIVERED
+from holdfast.stores.operations import LiveEvent, Run
 
 pytestmark = pytest.mark.asyncio
 
@@ -120,6 +122,25 @@ async def test_one_claim_takes_one_run_for_each_worker_that_lives(store: Store):
     assert [(run.id, run.owner) for run in rest] == [("r3", workers[3]), ("r4", workers[3])]
     assert await store.claims.claim_each(workers, workflows=[FLOW]) == []
     assert await store.claims.claim_each([], workflows=[FLOW]) == []
+
+
+async def test_a_claim_for_several_workers_appends_an_event_to_each_run_that_it_takes(store: Store):
+    if not store.claims.appends_events:
+        pytest.skip("this store does not append events with a claim")
+    workers = [await store.workers.register(new_worker(f"w{number}"), 10.0) for number in range(3)]
+    for number in range(2):
+        await start_run(store, f"r{number}")
+
+    def make_event(run: Run) -> LiveEvent:
+        return LiveEvent(-1, "delivered", run.epoch, DELIVERED, f"to {run.owner}".encode(), store.now())
+
+    runs = await store.claims.claim_each(workers, workflows=[FLOW], make_event=make_event)
+    assert [run.id for run in runs] == ["r0", "r1"]
+    for run in runs:
+        updates = await store.get_run_updates(run.id, -1, 0)
+        assert updates is not None
+        [(_, event)] = updates.live_events
+        assert event == make_event(run)._replace(at=event.at)
 
 
 async def test_only_the_given_workflows_are_claimed(store: Store):

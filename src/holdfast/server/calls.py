@@ -122,7 +122,7 @@ class Call:
     def notify_listeners(self, spec: WorkflowSpec) -> None:
         """A run was started: if it belongs to an address, its listeners look for work at once."""
         if spec.is_address:
-            self.tenant.dispatcher.notify(spec.name)
+            self.tenant.dispatcher.notify_start(spec.name)
 
     # Permissions
 

@@ -45,8 +45,6 @@ ValueDecoder = Callable[[Any, str], Any]
 
 def _write_user_value(value: Any, handler: SerializerFunctionWrapHandler, info: SerializationInfo):
     encode = cast("ValueEncoder | None", info.context)
-    if value is None:
-        return None
     if encode is None:  # the codec records it
         return handler(value)
     return encode(str(value) if isinstance(value, UnreadableValue) else value)
@@ -57,7 +55,9 @@ def _read_user_value(data: Any, info: ValidationInfo) -> Any:
     return data if decode is None else decode(data, info.field_name or "the value")
 
 
-UserValue = Annotated[Any, WrapSerializer(_write_user_value), BeforeValidator(_read_user_value)]
+UserValue = Annotated[
+    Any, WrapSerializer(_write_user_value, when_used="unless-none"), BeforeValidator(_read_user_value)
+]
 """A value of users' code. The caller chooses one of the forms of ``wire_values``; default: plain."""
 UserData = Annotated[dict[str, Any], WrapSerializer(_write_user_value), BeforeValidator(_read_user_value)]
 """An object of users' code, in the same forms."""

@@ -17,15 +17,19 @@ record next. There is no code that could carry out a cancel or notice a deadline
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.records import Signal
-from holdfast.stores.operations import Run
+from holdfast.stores.operations import LiveEvent, Run
 from holdfast.stores.worker_deaths import is_isolated
 
 if TYPE_CHECKING:
     from holdfast.stores.contract import History
+
+
+EventFactory = Callable[[Run], LiveEvent]
+"""Makes an event for a run that was just claimed."""
 
 
 class NewSignals(NamedTuple):
@@ -50,6 +54,9 @@ class RunRequests(NamedTuple):
 class Claims(ABC):
     """Claiming runs for workers."""
 
+    appends_events = False
+    """Whether ``claim_each`` appends an event to each run that it claims, in the same transaction."""
+
     @abstractmethod
     async def claim(
         self,
@@ -70,12 +77,17 @@ class Claims(ABC):
         """
 
     async def claim_each(
-        self, workers: Sequence[int], *, workflows: Collection[str], suspect_delay_s: float | None = 0.0
+        self,
+        workers: Sequence[int],
+        *,
+        workflows: Collection[str],
+        suspect_delay_s: float | None = 0.0,
+        make_event: EventFactory | None = None,
     ) -> list[Run]:
         """Take at most one due run for each of these workers, in one transaction where the store can.
 
         The ``owner`` of a run says whose it is. If there is an isolated run for the first worker, only that one is
-        taken.
+        taken. ``make_event`` may be called in another thread, and is not called unless ``appends_events``.
         """
         claimed: list[Run] = []
         for worker in workers:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -53,7 +54,7 @@ class RequestAdmission:
             self._count_request(request, get_network(remote))
             caller = Caller("", "", tenants.namespace, (), remote)
             return caller, await tenants.get_tenant(caller.namespace)
-        caller = replace(await self._authenticate(request, remote), remote_address=remote)
+        caller = _set_remote_address(await self._authenticate(request, remote), remote)
         self._count_request(request, get_limit_key(caller))
         address = path_params[endpoint.path_params[0]] if endpoint.is_address_scoped else None
         if not caller.has_scope(endpoint.scope, address):
@@ -98,6 +99,11 @@ class RequestAdmission:
             "There is no key yet, and this request does not come straight from a program of the same user on this "
             "machine: make a key with `holdfast keys create`, and send it as the header Authorization: Bearer hf_…."
         )
+
+
+@lru_cache(1024)
+def _set_remote_address(caller: Caller, remote: str) -> Caller:
+    return replace(caller, remote_address=remote)
 
 
 def get_limit_key(caller: Caller) -> str:

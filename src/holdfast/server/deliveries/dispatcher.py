@@ -3,7 +3,9 @@
 All listeners that wait on an address through this server form one line, and one task looks for work for them. So a
 change in the store costs one query for each address, however many listeners wait. The task first asks whether anything
 is due, and only then claims, in one transaction for several listeners: for a few at first, and for more as long as
-there is a run for each. If a listener has left meanwhile, its run is released, and the delivery does not count.
+there is a run for each. The same transaction writes the deliveries to the histories of the runs, where the store can.
+If a listener has left meanwhile, its run is released, and the delivery does not count; so a stream stays in line while
+it reports other things.
 
 The store reports what other processes write. Writes that go through this server call ``notify``. The dispatcher also
 polls now and then, since runs become due by the clock as well.
@@ -26,7 +28,7 @@ from holdfast.server.deliveries.delivery_watcher import DeliveryWatcher
 from holdfast.server.http.problems import Problem
 from holdfast.stores import worker_deaths
 from holdfast.stores.change_feed import Subscription
-from holdfast.stores.operations import ReleaseRun, Run
+from holdfast.stores.operations import AppendLiveEvents, ReleaseRun, Run
 from holdfast.stores.served_versions import make_served_name
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ log = logging.getLogger("holdfast.server")
 
 POLL_INTERVAL_S = 1.0
 MIN_POLL_GAP_S = 0.01
-"""Minimum seconds between a poll that finds nothing and the next one: a busy store reports changes all the time."""
+"""Minimum seconds between a poll that finds nothing and the next one, unless a run was started through this server: a
+busy store reports changes all the time."""
 FULL_QUEUE_RETRY_S = 0.1
 """Seconds until the next poll if something is due, but cannot be claimed because its queue is full."""
 FIRST_CLAIM_SIZE = 4
@@ -75,6 +78,8 @@ class Dispatcher:
         """By address, as are the tasks and subscriptions."""
         self._dispatch_tasks: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: dict[str, Subscription] = {}
+        self._starts: dict[str, Subscription] = {}
+        """By address: notified when a run was started through this server, which need not wait for the next poll."""
         self._handover_tasks: set[asyncio.Task[None]] = set()
         self.watcher = DeliveryWatcher(tenant)
 
@@ -84,11 +89,25 @@ class Dispatcher:
             if address in (None, name):
                 subscription.notify()
 
+    def notify_start(self, address: str) -> None:
+        """A run was started on an address."""
+        if (subscription := self._starts.get(address)) is not None:
+            subscription.notify()
+            self.notify(address)
+
     async def next_delivery(self, session: ListenerSession, active_deliveries: Collection[str]) -> ClaimedDelivery:
         """The next run for a listener, as soon as there is one."""
+        listener = self.join(session, active_deliveries)
+        try:
+            return await listener.delivery
+        except BaseException:
+            await self.leave(listener)
+            raise
+
+    def join(self, session: ListenerSession, active_deliveries: Collection[str]) -> PendingListener:
+        """Put a listener in the line of its address, until it has a delivery or leaves."""
         address, listener = session.address.name, PendingListener(session, active_deliveries)
-        line = self._pending.setdefault(address, deque())
-        line.append(listener)
+        self._pending.setdefault(address, deque()).append(listener)
         task = self._dispatch_tasks.get(address)
         if task is None or task.done():
             description = f"address {address!r}: looking for work"
@@ -96,16 +115,14 @@ class Dispatcher:
             self._dispatch_tasks[address] = asyncio.create_task(dispatching)
         else:
             self.notify(address)
-        try:
-            return await listener.delivery
-        except asyncio.CancelledError:
-            if listener.delivery.done() and not (listener.delivery.cancelled() or listener.delivery.exception()):
-                # It was handed a run, and cannot take it.
-                await self._release(listener.delivery.result().run)
-            raise
-        finally:
-            if listener in line:
-                line.remove(listener)
+        return listener
+
+    async def leave(self, listener: PendingListener) -> None:
+        """Take a listener out of the line. A run that it was handed is released."""
+        delivery = listener.delivery
+        if not delivery.cancel() and not (delivery.cancelled() or delivery.exception()):
+            await self._release(delivery.result().run)
+        _remove_pending(self._pending.get(listener.session.address.name, deque()), listener)
 
     async def close(self) -> None:
         """Stop all tasks."""
@@ -120,9 +137,11 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         with self._tenant.connections.subscribe(f"address {address}") as subscription:
             self._subscriptions[address] = subscription
+            starts = self._starts[address] = Subscription()
             try:
                 while line := self._pending.get(address):
                     subscription.clear()
+                    starts.clear()
                     polled_at, pending_count = loop.time(), len(line)
                     try:
                         wait = await self._dispatch_due(address, line)
@@ -131,12 +150,12 @@ class Dispatcher:
                         wait = POLL_INTERVAL_S
                     has_handed_out = len(line) < pending_count
                     await subscription.wait(min(wait, POLL_INTERVAL_S))
-                    if not has_handed_out:
-                        await asyncio.sleep(max(0.0, MIN_POLL_GAP_S - (loop.time() - polled_at)))
+                    if not has_handed_out and (gap_s := polled_at + MIN_POLL_GAP_S - loop.time()) > 0:
+                        await starts.wait(gap_s)
                 self._pending.pop(address, None)
                 self._dispatch_tasks.pop(address, None)
             finally:
-                del self._subscriptions[address]
+                del self._subscriptions[address], self._starts[address]
 
     async def _dispatch_due(self, address: str, pending: deque[PendingListener]) -> float:
         """Hand out what is due. Returns the seconds until the next poll makes sense."""
@@ -189,7 +208,10 @@ class Dispatcher:
             workers.append(worker := await listener.session.ensure_registered())
             by_worker.setdefault(worker, deque()).append(listener)
         runs = await self._tenant.store.claims.claim_each(
-            workers, workflows=workflows, suspect_delay_s=listeners[0].suspect_delay_s
+            workers,
+            workflows=workflows,
+            suspect_delay_s=listeners[0].suspect_delay_s,
+            make_event=lambda run: by_worker[run.owner or 0][0].session.make_delivered_event(run),
         )
         return [(by_worker[run.owner].popleft(), run) for run in runs if run.owner is not None]
 
@@ -197,7 +219,8 @@ class Dispatcher:
         store = self._tenant.store
         try:
             histories = await store.get_histories([run.key for _, run in claimed])
-            await self._tenant.commits.call([listener.session.make_delivered_event(run) for listener, run in claimed])
+            if not store.claims.appends_events:
+                await self._tenant.commits.call([_make_event_op(listener, run) for listener, run in claimed])
         except Exception as error:
             if len(claimed) > 1:  # one of them may be at fault
                 for pair in claimed:
@@ -225,6 +248,10 @@ class Dispatcher:
         except Exception as error:
             log.warning("run %r is delivered again only when its lease is over: %r", run.id, error)
         self.notify(run.workflow)
+
+
+def _make_event_op(listener: PendingListener, run: Run) -> AppendLiveEvents:
+    return AppendLiveEvents(run.key, run.epoch, (listener.session.make_delivered_event(run),))
 
 
 async def _fail_if_key_invalid(listener: PendingListener) -> bool:

@@ -19,6 +19,7 @@ from holdfast.server.calls import Call
 from holdfast.server.deliveries.delivery import ClaimedDelivery, Delivery, build_delivery, get_delivery_id
 from holdfast.server.deliveries.delivery_operations import release
 from holdfast.server.deliveries.delivery_watcher import ConnectedListener
+from holdfast.server.deliveries.dispatcher import PendingListener
 from holdfast.server.http.bounded_wait import wait_at_most
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.server_sent_events import ServerSentEvent
@@ -84,17 +85,17 @@ class ListenerSession:
                 if current is not None and current.state is RunState.RUNNING and current.epoch == run.epoch:
                     [history] = await store.get_histories([run.key])
                     # Its server may have died between the claim and this event; a repeat changes nothing.
-                    await store.commit([self.make_delivered_event(current)])
+                    event = self.make_delivered_event(current)
+                    await store.commit([AppendLiveEvents(current.key, current.epoch, (event,))])
                     found.append(ClaimedDelivery(current, history))
         return found
 
-    def make_delivered_event(self, run: Run) -> AppendLiveEvents:
+    def make_delivered_event(self, run: Run) -> LiveEvent:
         """The event that the run is delivered to this listener."""
         caller = self.call.caller
         name = self.display_name or caller.name
         data = json.dumps({"listener": name, "remote_address": caller.remote_address, "number": run.epoch})
-        event = LiveEvent(-1, "delivered", run.epoch, DELIVERED, data.encode(), self.call.store.now())
-        return AppendLiveEvents(run.key, run.epoch, (event,))
+        return LiveEvent(-1, "delivered", run.epoch, DELIVERED, data.encode(), self.call.store.now())
 
     async def next_delivery(self, active_deliveries: Collection[str] = ()) -> ClaimedDelivery:
         """The next run for the listener, as soon as there is one; ``active_deliveries`` are those that it holds."""
@@ -153,7 +154,9 @@ async def stream_deliveries(
     call, listeners, lease = session.call, session.call.tenant.listeners, session.address.lease
     worker_id = await session.ensure_registered()
     yield ServerSentEvent(to_json_bytes({"listener_id": session.listener_id, "lease": lease}), event="listener")
-    watcher, listener = call.tenant.dispatcher.watcher, ConnectedListener()
+    dispatcher, listener = call.tenant.dispatcher, ConnectedListener()
+    watcher = dispatcher.watcher
+    pending: PendingListener | None = None  # its place in line, which it keeps while the stream reports other things
     listeners.open_stream(worker_id)
     try:
         held = {get_delivery_id(run): run for run in await session.list_claimed()}
@@ -171,42 +174,56 @@ async def stream_deliveries(
             if listener.is_end_unexpected:
                 yield listener.take_ended_events()
             wait_s = EXPECTED_END_DELAY_S if listener.ended_ids else lease / 3
-            if len(listener.delivery_ids) >= max_active:
-                await wait_at_most(call, wait_s, listener.changed.wait())
-                if listener.ended_ids and not listener.changed.is_set():
-                    yield listener.take_ended_events()
-                continue
-            if waiting:
+            has_room, found = len(listener.delivery_ids) < max_active, None
+            is_isolated = session.is_isolated(listener.delivery_ids)
+            if waiting and has_room:
                 found = waiting.popleft()
-            else:
-                stop_when = listener.changed.wait() if listener.delivery_ids else None  # else nothing can end
-                found = await wait_at_most(call, wait_s, session.next_delivery(listener.delivery_ids), stop_when)
+            elif is_isolated:
+                wait_s = min(wait_s, ISOLATION_POLL_INTERVAL_S)
+            elif has_room and pending is None:
+                pending = dispatcher.join(session, listener.delivery_ids)
+                pending.delivery.add_done_callback(lambda _: listener.changed.set())
+            if found is None:
+                if pending is None or not pending.delivery.done():
+                    await wait_at_most(call, wait_s, listener.changed.wait())
+                if pending is not None and pending.delivery.done():
+                    found, pending = pending.delivery.result(), None
             if found is not None:
                 delivery = await session.build_delivery(found)
                 watcher.watch(delivery.id, found.run, listener)
                 data = await call.run_body_work(0, partial(to_json_bytes, delivery))
                 yield ServerSentEvent(data, event="delivery", id=delivery.id, preceding=listener.take_ended_events())
                 call.value_bytes = 0  # the size of this delivery does not count for the next one
-            elif listener.ended_ids and not listener.changed.is_set():
+            elif listener.changed.is_set():
+                continue
+            elif listener.ended_ids:
                 yield listener.take_ended_events()
-            elif not listener.changed.is_set():
+            elif has_room and not is_isolated:
                 # An earlier stream of this listener, which broke, may have been handed a run. A run that was seen only
-                # once may just be on its way back.
+                # once may just be on its way.
                 unacknowledged = {
                     get_delivery_id(claimed.run): claimed
                     for claimed in await session.list_unacknowledged(listener.delivery_ids, limit=max_active)
                 }
                 waiting.extend(claimed for id, claimed in unacknowledged.items() if id in seen_once)
                 seen_once = set(unacknowledged)
+                if waiting and pending is not None:
+                    await dispatcher.leave(pending)
+                    pending = None
     finally:
         watcher.remove_listener(listener)
-        is_last = listeners.close_stream(worker_id)
-        if is_last and not call.platform.closing.is_set():
-            await asyncio.shield(_handle_disconnect(session, worker_id))
+        is_last = listeners.close_stream(worker_id) and not call.platform.closing.is_set()
+        await asyncio.shield(_handle_disconnect(session, worker_id, pending, is_last=is_last))
 
 
-async def _handle_disconnect(session: ListenerSession, worker_id: int) -> None:
+async def _handle_disconnect(
+    session: ListenerSession, worker_id: int, pending: PendingListener | None, *, is_last: bool
+) -> None:
     """The connection broke: a listener that holds a delivery has a moment to reconnect; others are gone."""
+    if pending is not None:
+        await session.call.tenant.dispatcher.leave(pending)
+    if not is_last:
+        return
     if await session.list_claimed():
         await session.call.tenant.listeners.shorten_lease(worker_id)
     else:

@@ -212,7 +212,7 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
         declare=call.tenant.listeners.declare_address,
         join_unsuccessful=derived is not None, runner=call.run_large_work, commit=call.commit,
     )  # fmt: skip
-    call.tenant.dispatcher.notify(address)
+    call.tenant.dispatcher.notify_start(address)
     call.status = 201 if is_new else 200
     info = await call.run_body_work(get_values_size(run), lambda: RunInfo.from_row(run, None))
     return redact_run(call, info)

@@ -109,12 +109,12 @@ class LimitedConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """A piece of a request has arrived."""
         self._has_received_data = True
-        if not self._has_open_request and self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_head_timeout)
         super().data_received(data)
         if self._has_open_request:
             self._idle_connections.remove(self)
             self._head_timer = _cancel_timer(self._head_timer)
+        elif self._head_timer is None and not self.transport.is_closing():
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_head_timeout)
 
     def on_response_complete(self) -> None:
         """The response is complete: the next request may come, or has come already."""

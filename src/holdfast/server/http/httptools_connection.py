@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from holdfast.server.http.http_connection import MAX_HEAD_BYTES, LimitedConnection
+from holdfast.server.http.request_guard import REQUEST_CYCLE
 
 PIECE_BYTES: Final = 4096
 """Bytes that are parsed before the server checks whether a request waits."""
@@ -121,29 +122,26 @@ class HttpToolsConnection(LimitedConnection):
         if data and not self.transport.is_closing():
             self.data_received(data)
 
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        super().on_message_begin()
-        self._head_size = _LINE_BYTES
-
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or a trailer."""
         if not self._is_body_pending:
-            self._head_size += len(name) + len(value) + 4
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """A head is complete. Raises ``InvalidRequest``."""
         parser = cast("Any", self.parser)
-        self._head_size += len(parser.get_method()) + len(self.url)
-        if self._head_size > MAX_HEAD_BYTES:
+        head_size, host_count = _LINE_BYTES + len(parser.get_method()) + len(self.url), 0
+        for name, value in self.headers:
+            head_size += len(name) + len(value) + 4
+            host_count += name == b"host"
+        if head_size > MAX_HEAD_BYTES:
             self.is_head_too_large = True
             raise InvalidRequest
-        host_count = sum(name == b"host" for name, _ in self.headers)
         if host_count > 1 or (host_count == 0 and parser.get_http_version() == "1.1"):
             raise InvalidRequest
         super().on_headers_complete()
         self.cycle.transport = cast("asyncio.Transport", JoinedWrites(self.transport, self.loop))
+        cast("dict[str, Any]", self.scope)[REQUEST_CYCLE] = self.cycle
         if not self.url.startswith(b"/"):
             self.scope["path"], self.scope["raw_path"] = self.url.decode("ascii"), self.url
         if parser.should_upgrade():

@@ -55,7 +55,7 @@ def is_local_request(request: Request) -> bool:
 
 
 def _has_proxy_header(headers: Iterable[str]) -> bool:
-    return not _PROXY_HEADERS.isdisjoint(headers) or any(name.startswith("x-forwarded-") for name in headers)
+    return not _PROXY_HEADERS.isdisjoint(headers) or "\nx-forwarded-" in "\n".join(["", *headers])
 
 
 def is_same_origin(url: str, host: str) -> bool:
@@ -116,6 +116,7 @@ def get_network(address: str) -> str:
     return address if found is None else str(found)
 
 
+@lru_cache(1024)
 def _parse_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         found = ipaddress.ip_address(address.partition("%")[0])

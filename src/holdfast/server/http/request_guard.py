@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,12 +28,17 @@ from holdfast.server.http.remote_addresses import is_same_origin, parse_host_nam
 from holdfast.server.http.request_headers import IndexedHeaders
 from holdfast.server.http.request_ids import REQUEST_ID_HEADER, REQUEST_ID_KEY, get_request_id
 
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 ANY_HOST = "*"
 RESPONSE_HEADERS = "holdfast.answer_headers"
 """Where the scope of a request has headers that its response will have, whatever that is."""
 BODY_TIMEOUT_S = 30.0
 
+REQUEST_CYCLE = "holdfast.cycle"
+"""Where the scope of a request has uvicorn's state of it, if that is known."""
 REQUEST_HEADERS = "holdfast.headers"
 """Where the scope of a request has its headers by name."""
 _DEFAULT_RESPONSE_HEADERS = {
@@ -55,7 +61,7 @@ class RequestGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check one HTTP request, and pass it on."""
         headers = IndexedHeaders(scope["headers"])
-        body = _LimitedBody(receive, self._max_body_bytes)
+        body = _LimitedBody(receive, self._max_body_bytes, scope.get(REQUEST_CYCLE))
         request_id = get_request_id(headers)
         response_headers: dict[str, str] = {REQUEST_ID_HEADER: request_id}
         scope = {
@@ -124,10 +130,11 @@ def check_same_site(headers: Headers, *, allow_navigation: bool) -> None:
 class _LimitedBody:
     """Receives a body within its limits of size and time."""
 
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
+    def __init__(self, receive: Receive, max_bytes: int, cycle: RequestResponseCycle | None) -> None:
         self.has_response_started = False
         """From then on, no problem can be sent: exceeding a limit looks as if the caller had disconnected."""
         self._receive = receive
+        self._cycle = cycle
         self._max_bytes = max_bytes
         self._received_bytes = 0
         self._deadline: float | None = None
@@ -144,12 +151,13 @@ class _LimitedBody:
             raise
 
     async def _receive_limited(self) -> Message:
-        loop = asyncio.get_running_loop()
+        if self._cycle is not None and not self._cycle.more_body:  # all of it is here: most bodies come with the head
+            return self._count(await self._receive())
         if self._deadline is None:
-            self._deadline = loop.time() + BODY_TIMEOUT_S
+            self._deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
         try:
             async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
+                return self._count(await self._receive())
         except TimeoutError:
             raise Problem(
                 408,
@@ -157,6 +165,8 @@ class _LimitedBody:
                 "The body took too long",
                 f"It must be there within {BODY_TIMEOUT_S:.0f} seconds.",
             ) from None
+
+    def _count(self, message: Message) -> Message:
         if message["type"] == "http.request":
             self._received_bytes += len(message.get("body", b""))
             self._is_complete = not message.get("more_body", False)

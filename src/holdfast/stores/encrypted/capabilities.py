@@ -11,12 +11,12 @@ from holdfast.codec.encrypted_values import is_encrypted_value
 from holdfast.core.records import Attempt, Signal
 from holdfast.errors import CodecError, UsageError
 from holdfast.stores.archives import ArchivedRun, Archives, RunExtras
-from holdfast.stores.claims import Claims, NewSignals, RunRequests
+from holdfast.stores.claims import Claims, EventFactory, NewSignals, RunRequests
 from holdfast.stores.contract import MAX_INLINE_BYTES, History
 from holdfast.stores.documents import Document, Documents
 from holdfast.stores.encrypted.encrypted_fields import ValueTransform
 from holdfast.stores.memories import Memories, Memory
-from holdfast.stores.operations import OpStatus, Run
+from holdfast.stores.operations import LiveEvent, OpStatus, Run
 from holdfast.stores.schedules import Schedule, ScheduleDefinition, Schedules
 from holdfast.stores.step_transactions import StepTransaction, StepTransactions
 
@@ -51,10 +51,28 @@ class EncryptedClaims(_EncryptedCapability[Claims], Claims):
         )
         return await decrypt_runs(self._decrypt, runs)
 
+    @property
+    def appends_events(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._inner.appends_events
+
     async def claim_each(
-        self, workers: Sequence[int], *, workflows: Collection[str], suspect_delay_s: float | None = 0.0
+        self,
+        workers: Sequence[int],
+        *,
+        workflows: Collection[str],
+        suspect_delay_s: float | None = 0.0,
+        make_event: EventFactory | None = None,
     ) -> list[Run]:
-        runs = await self._inner.claim_each(workers, workflows=workflows, suspect_delay_s=suspect_delay_s)
+        def make_encrypted(run: Run) -> LiveEvent:
+            assert make_event is not None
+            return self._encrypt.transform_live_event(make_event(run))
+
+        runs = await self._inner.claim_each(
+            workers,
+            workflows=workflows,
+            suspect_delay_s=suspect_delay_s,
+            make_event=None if make_event is None else make_encrypted,
+        )
         return await decrypt_runs(self._decrypt, runs)
 
     async def take_histories(self, keys: Sequence[int]) -> list[History] | None:

@@ -36,7 +36,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import StoreError, StoreLocked, StoreUnavailable, UsageError
-from holdfast.stores.claims import NewSignals
+from holdfast.stores.claims import EventFactory, NewSignals
 from holdfast.stores.clocks import monotonic
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import Run
@@ -214,10 +214,12 @@ class PgClaims(SqlClaims):
         *,
         max_suspects: int,
         with_histories: bool = False,
+        make_event: EventFactory | None = None,
     ) -> list[Run]:
         runs = await super()._claim(
-            workers, scope, suspect_delay_s, max_suspects=max_suspects, with_histories=with_histories
-        )
+            workers, scope, suspect_delay_s, max_suspects=max_suspects, with_histories=with_histories,
+            make_event=make_event,
+        )  # fmt: skip
         self.has_claimed = self.has_claimed or bool(runs)
         for run in runs:
             if run.is_limited:

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores import run_errors
-from holdfast.stores.claims import Claims, NewSignals, RunRequests
+from holdfast.stores.claims import Claims, EventFactory, NewSignals, RunRequests
 from holdfast.stores.contract import History
 from holdfast.stores.disabled_workflows import DisabledWorkflow, DisabledWorkflows
+from holdfast.stores.live_events import LASTING_KINDS
 from holdfast.stores.operations import Run
 from holdfast.stores.served_versions import split_served_name
 from holdfast.stores.sql import blobs, delivery_expiry, limited_queues, payloads, queries, suspects
+from holdfast.stores.sql.approval_operations import live_event_to_row
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.sql.rows import RowReader
@@ -70,6 +72,7 @@ class SqlClaims(SqlCapability, Claims):
     _is_ordinary = True
     """Whether the last claim has met no limited queue, no disabled workflow, and no suspect. The next is expected to be
     like it."""
+    appends_events = True
     reads_histories = False
     """Whether ``claim`` reads the histories of its runs. It saves round trips, and makes the transaction longer."""
     _histories: Mapping[int, History] = MappingProxyType({})
@@ -95,11 +98,18 @@ class SqlClaims(SqlCapability, Claims):
         )
 
     async def claim_each(
-        self, workers: Sequence[int], *, workflows: Collection[str], suspect_delay_s: float | None = 0.0
+        self,
+        workers: Sequence[int],
+        *,
+        workflows: Collection[str],
+        suspect_delay_s: float | None = 0.0,
+        make_event: EventFactory | None = None,
     ) -> list[Run]:
         if not workers or not workflows:
             return []
-        return await self._claim(workers, ClaimScope(workflows, None), suspect_delay_s, max_suspects=1)
+        return await self._claim(
+            workers, ClaimScope(workflows, None), suspect_delay_s, max_suspects=1, make_event=make_event
+        )
 
     async def _claim(
         self,
@@ -109,13 +119,14 @@ class SqlClaims(SqlCapability, Claims):
         *,
         max_suspects: int,
         with_histories: bool = False,
+        make_event: EventFactory | None = None,
     ) -> list[Run]:
         """Claim a run for each of these workers, which may be the same one."""
         database = self._database
         runs, self._histories, self._is_ordinary = await database.write(
             lambda db: _claim_runs(
                 db, database.reader, workers, scope, database.now(), database.resolve_time, suspect_delay_s,
-                max_suspects, expect_ordinary=self._is_ordinary, with_histories=with_histories,
+                max_suspects, expect_ordinary=self._is_ordinary, with_histories=with_histories, make_event=make_event,
             ),
             len(workers),
         )  # fmt: skip
@@ -190,6 +201,7 @@ def _claim_runs(
     *,
     expect_ordinary: bool,
     with_histories: bool,
+    make_event: EventFactory | None,
 ) -> ClaimResult:
     """Claim a due run for each of these workers, as far as there are any. Large payloads stay references.
 
@@ -217,7 +229,7 @@ def _claim_runs(
         db.roll_back()
         return _claim_runs(
             db, reader, workers, scope, now, get_time, suspect_delay_s, max_suspects,
-            expect_ordinary=False, with_histories=with_histories,
+            expect_ordinary=False, with_histories=with_histories, make_event=make_event,
         )  # fmt: skip
     if keys:
         limited = []  # a claim of suspects leaves the queue rows unchanged
@@ -234,7 +246,12 @@ def _claim_runs(
     db.write(db.sql.CLAIM_RUN, list(zip(claimants, keys, strict=False)))
     if with_histories:
         queries.prefetch_histories(db, keys)
-    read = queries.read_runs(db, reader, keys, and_commit=True)
+    read = queries.read_runs(db, reader, keys, and_commit=make_event is None)
+    if make_event is not None:
+        events = [(run.key, make_event(run)) for run in read if isinstance(run, Run)]
+        rows = [live_event_to_row(key, event, int(event.kind in LASTING_KINDS)) for key, event in events]
+        db.write(db.sql.ADD_LIVE_EVENT, rows)
+        db.commit()
     unreadable = [(key, run) for key, run in zip(keys, read, strict=True) if isinstance(run, StoreCorrupt)]
     if unreadable:
         _end_unreadable_and_commit(db, unreadable, now)

@@ -109,10 +109,11 @@ def fill_results(db: Database, reader: RowReader, results: Sequence[OpResult]) -
 def read_histories(db: Database, reader: RowReader, keys: Sequence[int]) -> list[History]:
     """The histories of these runs, in one snapshot."""
     db.begin_snapshot()
-    prefetch_histories(db, keys)
-    found = look_up_histories(db, reader, keys)
+    begun = db.list_begun_runs(keys)
+    prefetch_histories(db, begun)
+    found = dict(zip(begun, look_up_histories(db, reader, begun), strict=True))
     db.commit()
-    return found
+    return [found.get(key) or History([], {}, [], {}) for key in keys]
 
 
 def prefetch_histories(db: Database, keys: Sequence[int]) -> None:

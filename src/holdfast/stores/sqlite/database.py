@@ -99,6 +99,9 @@ class SqliteDatabase(Database):
         if ids:
             yield from execute(sql.FENCES_BY_ID, (self.to_list_parameter(ids),))
 
+    def list_begun_runs(self, keys: Sequence[int]) -> Sequence[int]:
+        return [key for (key,) in self.connection.execute(sql.BEGUN_RUNS, (self.to_list_parameter(keys),))]
+
     def append_fenced(self, rows: Sequence[Row]) -> bool:
         try:
             if len(rows) == 1:

@@ -25,6 +25,14 @@ FENCES_BY_KEY = f"{_SELECT_FENCES} WHERE key IN (?{', ?' * (KEYS_PER_STATEMENT -
 FENCE_BY_KEY = f"{_SELECT_FENCES} WHERE key = ?"
 FENCES_BY_ID = f"{_SELECT_FENCES} WHERE id IN (SELECT value FROM json_each(?))"
 
+# Histories: most runs that are claimed are new
+
+BEGUN_RUNS = (
+    "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM records WHERE run = value) "
+    "OR EXISTS (SELECT 1 FROM attempts WHERE run = value) OR EXISTS (SELECT 1 FROM signals WHERE run = value) "
+    "OR EXISTS (SELECT 1 FROM links WHERE parent = value)"
+)
+
 # Records
 
 _RECORD_PLACEHOLDERS = f"(?{', ?' * RECORD_COLUMNS.count(',')})"

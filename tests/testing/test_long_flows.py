@@ -101,7 +101,7 @@ def test_a_fault_in_the_middle_of_a_long_run_is_found(flow: Workflow[..., Any]) 
 
 
 @workflow
-async def needs_two_crashes() -> int:
+async def long_needs_two_crashes() -> int:
     for number in range(40):
         await (long_unsafe_flows.log(number) if number in (10, 30) else work(number))
     return await repeated_logs() // 2
@@ -118,12 +118,12 @@ def test_a_fault_that_needs_two_crashes_of_a_series_is_reported_with_these_two(m
 
     monkeypatch.setattr(crash_everywhere, "make_crash_plan", make_one_series)
     with pytest.raises(CrashSafetyError) as caught:
-        make_runner().crash_everywhere_sync(needs_two_crashes)
+        make_runner().crash_everywhere_sync(long_needs_two_crashes)
     assert "; ".join(map(str, caught.value.schedule)) == "during step 11 (log); during step 31 (log)"
     again = Runner(replay_processes=0, only="during step 11 (log); during step 31 (log)")
     again.before_each(outside.reset)
     with pytest.raises(CrashSafetyError) as second:
-        again.crash_everywhere_sync(needs_two_crashes)
+        again.crash_everywhere_sync(long_needs_two_crashes)
     assert second.value.violation == caught.value.violation
 
 
@@ -155,7 +155,7 @@ async def take(number: int) -> int:
 
 
 @workflow
-async def wide() -> int:
+async def long_wide() -> int:
     return sum(await asyncio.gather(*[pay(number) for number in range(80)]))
 
 
@@ -165,7 +165,7 @@ async def long_map() -> int:
 
 
 @workflow
-async def waiting() -> int:
+async def long_waiting() -> int:
     for _ in range(40):
         await asyncio.sleep(3600)
         await pay(1)
@@ -175,18 +175,18 @@ async def waiting() -> int:
 
 
 @workflow
-async def leaf(number: int) -> int:
+async def long_leaf(number: int) -> int:
     await pay(number)
     return await pay(number)
 
 
 @workflow
-async def with_children() -> int:
-    return sum(await asyncio.gather(*[leaf(number) for number in range(20)]))
+async def long_with_children() -> int:
+    return sum(await asyncio.gather(*[long_leaf(number) for number in range(20)]))
 
 
 @workflow
-async def with_once_steps() -> int:
+async def long_with_once_steps() -> int:
     total = 0
     for number in range(60):
         try:
@@ -197,15 +197,15 @@ async def with_once_steps() -> int:
 
 
 @workflow
-async def undone() -> None:
+async def long_undone() -> None:
     for number in range(40):
         await take(number)
     raise ValueError("no")
 
 
-SAFE = {"wide": wide, "long_map": long_map, "waiting": waiting, "with_children": with_children} | {
-    "with_once_steps": with_once_steps,
-    "undone": undone,
+SAFE = {"wide": long_wide, "long_map": long_map, "waiting": long_waiting, "with_children": long_with_children} | {
+    "with_once_steps": long_with_once_steps,
+    "undone": long_undone,
 }
 
 
@@ -236,7 +236,7 @@ async def count(number: int) -> int:
 
 
 @workflow
-async def counting(length: int) -> int:
+async def long_counting(length: int) -> int:
     for number in range(length):
         await count(number)
     return length
@@ -244,7 +244,7 @@ async def counting(length: int) -> int:
 
 def test_steps_do_not_run_once_for_each_point() -> None:
     executed.clear()
-    report = make_runner().crash_everywhere_sync(counting, 200)
+    report = make_runner().crash_everywhere_sync(long_counting, 200)
     assert report.point_count == 604
     # Two runs without a crash, each point alone, each series, and each step again after a crash during it.
     trial_count = 2 + report.point_count - report.series_point_count + report.series_count

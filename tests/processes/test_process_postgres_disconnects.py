@@ -99,7 +99,7 @@ def wait_for_live_event(world: PgWorld) -> None:
     """Wait for a live event of the step in flight: it is deleted with the step's outcome, in a batch. The step after it
     has a record alone."""
     wait_until_sync(
-        lambda: world.tables.ask("SELECT 1 FROM live_events"), "the step is told of", describe=world.describe
+        lambda: world.tables.ask("SELECT 1 FROM live_events"), "the step has live events", describe=world.describe
     )
 
 

@@ -198,7 +198,7 @@ class LiveEventWriter:
                 if not driver.is_closed and (live_events := buffer.take_events(now)):
                     by_run.setdefault(driver, []).extend(live_events)
             except Exception:  # perhaps the user's values raise: this step has no live events, the others do
-                log.exception("what a step of run %r is doing could not be told", driver.run.id)
+                log.exception("live events of run %r could not be written", driver.run.id)
                 self.discard(source)
         for driver, live_events in by_run.items():
             self._submit(driver, live_events)
@@ -214,7 +214,7 @@ class LiveEventWriter:
             self._start_timer()
         if isinstance(answer, BaseException):
             # Only followers lose something, and they get the record.
-            log.warning("what steps of run %r are doing could not be told: %s", driver.run.id, answer)
+            log.warning("live events of run %r could not be written: %s", driver.run.id, answer)
         elif driver.is_closed:
             pass
         elif answer is OpStatus.FENCED:

@@ -244,7 +244,7 @@ def _claim_runs(
         db.commit()
         return ClaimResult(is_ordinary=is_ordinary)
     db.write(db.sql.CLAIM_RUN, list(zip(claimants, keys, strict=False)))
-    if with_histories:
+    if with_histories:  # they are complete: the rows are locked, so no earlier holder can append until this commits
         queries.prefetch_histories(db, keys)
     read = queries.read_runs(db, reader, keys, and_commit=make_event is None)
     if make_event is not None:

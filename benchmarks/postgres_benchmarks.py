@@ -11,7 +11,7 @@ import re
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -142,42 +142,90 @@ def _sum_cpu_s(processes: list[psutil.Process]) -> float:
     return total
 
 
-async def measure_two_workers(folder: Path, rounds: int) -> list[Measurement]:
-    """The same work by one worker process and by two, in turns, and the CPU time that each step takes.
+class FleetJob(NamedTuple):
+    """Runs for workers that have nothing else to do."""
 
-    Workers, server, and client share the cores of the machine, so the CPU time limits what a second worker can add.
+    title: str
+    unit: str
+    workflow: str
+    call: tuple[Any, ...]
+    run_count: int
+    unit_count: int
+    """Steps or turns of one run."""
+
+
+class FleetResult(NamedTuple):
+    """How fast workers were."""
+
+    rate: float
+    """Steps or turns a second."""
+    cpu_us: tuple[float, ...]
+    """For each of them, by who has used it: see ``CpuShares``."""
+
+
+async def measure_two_workers(folder: Path, rounds: int) -> list[Measurement]:
+    """The same work by one worker process and by two, in turns, and the CPU time that it takes.
+
+    The workers have been running for a while, and all runs become due at the same moment, so nothing but their
+    execution is measured. Workers and server share the cores of the machine, so the CPU time limits what a second
+    worker can add.
     """
-    rates: dict[int, list[float]] = {1: [], 2: []}
-    shares: list[tuple[float, ...]] = []
-    step_count = 4000
-    async with run_server(folder) as url, Client(url) as client:
-        for _ in range(rounds):
-            for count in rates:
-                with ExitStack() as stack:
-                    processes = [psutil.Process(stack.enter_context(run_worker(url)).pid) for _ in range(count)]
-                    await client.run("sequence", 1)
-                    before = CpuShares.read(processes)
-                    started = time.perf_counter()
-                    runs = await client.start_many("sequence", [(10,)] * (step_count // 10))
-                    await asyncio.gather(*map(client.wait, runs))
-                    rates[count].append(step_count / (time.perf_counter() - started))
-                    shares.append(CpuShares.read(processes).to_us(before, step_count))
-    ratio = median_ratio(rates[2], rates[1])
-    workers, server, rest = (median(list(share)) for share in zip(*shares, strict=True))
-    cores, one = os.cpu_count() or 1, median(rates[1])
-    limit, elsewhere = (min(2.0, cores * 1e6 / cost / one) for cost in (workers + server + rest, workers))
-    beside = (
-        f"one worker {one:,.0f}: {ratio:.2f} times; CPU a step of workers, server, client {workers:.0f}, {server:.0f}, "
-        f"{rest:.0f} us: {cores} cores allow {limit:.2f} times, {elsewhere:.2f} with server and client elsewhere"
+    jobs = (
+        FleetJob("2,000 runs x 10 steps", "steps", "sequence", (10,), 2000, 10),
+        FleetJob("200 agents x 20 turns", "turns", "measured-20", ("Look",), 200, 20),
     )
-    title = "Postgres: 400 runs x 10 steps, two workers"
-    return [Measurement(title, median(rates[2]), "steps/s", beside, ">= 1.7 times one", ratio >= 1.7)]
+    results: dict[FleetJob, dict[int, list[FleetResult]]] = {job: {1: [], 2: []} for job in jobs}
+    async with run_server(folder) as url:
+        for _ in range(rounds):
+            for worker_count in (1, 2):
+                with ExitStack() as stack:
+                    workers = [
+                        psutil.Process(stack.enter_context(run_worker(url, "agents")).pid) for _ in range(worker_count)
+                    ]
+                    async with Client(url) as client:
+                        for job in jobs:
+                            results[job][worker_count].append(await _measure_fleet_job(client, workers, job))
+    return [_compare_fleets(job, found[1], found[2]) for job, found in results.items()]
+
+
+async def _measure_fleet_job(client: Client, workers: list[psutil.Process], job: FleetJob) -> FleetResult:
+    count, delay_s = job.run_count * job.unit_count, 1.0
+    runs = await client.start_many(job.workflow, [job.call] * (job.run_count // 4))  # to warm up
+    await asyncio.gather(*map(client.wait, runs))
+    due_at = time.perf_counter() + delay_s
+    await client.options(delay=delay_s).start_many(job.workflow, [job.call] * job.run_count)
+    await asyncio.sleep(due_at - time.perf_counter())
+    before, started = CpuShares.read(workers), time.perf_counter()
+    while await client.list(state=["pending", "running"], workflow=job.workflow, limit=1):
+        await asyncio.sleep(0.02)
+    return FleetResult(count / (time.perf_counter() - started), CpuShares.read(workers).to_us(before, count))
+
+
+def _compare_fleets(job: FleetJob, ones: list[FleetResult], twos: list[FleetResult]) -> Measurement:
+    ratio, one = (
+        median_ratio([two.rate for two in twos], [one.rate for one in ones]),
+        median([one.rate for one in ones]),
+    )
+    shares = [
+        [median(list(share)) for share in zip(*(result.cpu_us for result in found), strict=True)]
+        for found in (ones, twos)
+    ]
+    cores = os.cpu_count() or 1
+    limit, elsewhere = (min(2.0, cores * 1e6 / cost / one) for cost in (sum(shares[0]), shares[0][0]))
+    cpu = "; ".join(", ".join(f"{share:.0f}" for share in split) for split in shares)
+    beside = (
+        f"one worker {one:,.0f}: {ratio:.2f} times; CPU us of workers, server, client with one and with two: {cpu}; "
+        f"{cores} cores allow {limit:.2f} times, {elsewhere:.2f} with the server elsewhere"
+    )
+    title, rate = f"Postgres: {job.title}, two workers", median([two.rate for two in twos])
+    return Measurement(title, rate, f"{job.unit}/s", beside, ">= 1.7 times one", ratio >= 1.7)
 
 
 async def measure_latency(folder: Path, rounds: int) -> list[Measurement]:
     """Latencies that a user waits for: a run from start to result, and the answer to a signal from another process."""
     starts: list[float] = []
     wakes: list[float] = []
+    first = time.time_ns()  # the server may have the runs of an earlier measurement
     async with run_server(folder) as url:
         bare = PostgresBaseline(url)
         commit_ms = 1e3 / bare.measure_commit_rate()
@@ -185,12 +233,12 @@ async def measure_latency(folder: Path, rounds: int) -> list[Measurement]:
         with run_worker(url):
             async with Client(url) as client:
                 await client.run("sequence", 1)
-                for number in range(20 * rounds):
+                for number in range(first, first + 20 * rounds):
                     started = time.perf_counter()
                     await client.run("sequence", 1)
                     starts.append(time.perf_counter() - started)
                     await client.start("parked", number)
-                for number in range(20 * rounds):
+                for number in range(first, first + 20 * rounds):
                     while (await client.get(f"parked-{number}")).state != "waiting":
                         await asyncio.sleep(0.05)
                     started = time.perf_counter()

@@ -359,6 +359,30 @@ async def test_once_closed_it_does_nothing(url: str) -> None:
         assert not opened.session.is_listening
 
 
+async def test_closing_in_the_middle_of_a_turn_logs_nothing_and_sends_the_last_notifications(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_session(url) as other, open_session(url) as opened:
+        await opened.session.lock_worker(5)
+        begun, release = threading.Event(), threading.Event()
+
+        def slow(_: Database) -> None:
+            begun.set()
+            release.wait(10)
+            opened.session.death_watch.expedite()  # so that this turn still needs the connection
+
+        working = asyncio.create_task(opened.session.run(slow))
+        await asyncio.to_thread(begun.wait, 10)
+        opened.session.notify(CHANNEL)
+        closing = asyncio.create_task(asyncio.to_thread(opened.session.close))
+        await wait_until(lambda: opened.session._reconnecting._closed.is_set())
+        release.set()
+        await working
+        await closing
+        await wait_until(lambda: CHANNEL in other.notifications)
+        assert caplog.records == []
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 async def test_a_forked_child_is_refused_and_does_no_harm(url: str, outside: Connection) -> None:

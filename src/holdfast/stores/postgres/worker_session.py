@@ -198,8 +198,8 @@ class WorkerSession:
         if not self._reconnecting.is_own_process:
             self._reconnecting.close()
             return
+        self._is_closing = True  # first: the thread checks it when a wait fails
         self._reconnecting.stop_waiting()
-        self._is_closing = True
         self._wake_thread()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -239,6 +239,8 @@ class WorkerSession:
                 self._watch_deaths()  # after the work, which may have taken or released locks
                 self._wait()
             except Exception as error:
+                if self._is_closing:
+                    break  # the connection may still be good for the last notifications
                 if self._ready_connection is not None:  # else it was logged already
                     log.warning(
                         "the session that holds locks: %s", translate_error(error, self._reconnecting.display_url)

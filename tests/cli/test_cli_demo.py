@@ -234,7 +234,7 @@ def test_a_real_model_decides_itself_how_many_turns_there_are(project: Project, 
 
 def test_a_demo_that_cannot_start_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def missing(_url: str) -> None:
-        raise UsageError("starlette is not installed")
+        raise UsageError("uvicorn is not installed")
 
     monkeypatch.setattr("holdfast.cli.demo.scenario.DashboardServer", missing)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

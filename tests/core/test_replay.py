@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 from replay_flows import FLOWS
-from scripted_execution import Live, Replay
+from scripted_execution import Live, Replay, World
+
+from holdfast.core.commands import Command
+from holdfast.core.records import Record, RecordKind
 
 HERE = Path(__file__).parent
 SEEDS = range(12)
@@ -27,6 +30,21 @@ def _collections_are_quick() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+def test_a_replay_frees_each_command_as_soon_as_it_has_its_outcome():
+    """A journal of thousands of records must not leave as many objects for the garbage collector."""
+
+    async def flow(world: World) -> None:
+        for number in range(200):
+            await world.step(f"s{number}")
+        await world.signal("go")
+
+    records = [Record(n, RecordKind.STEP, n, f"s{n}", True, b'""', 1.0) for n in range(200)]
+    replay = Replay(flow, records)
+    assert sum(isinstance(found, Command) for found in gc.get_objects()) == 1
+    assert [command.name for command in replay.execution.take_issued()] == ["go"]
+    replay.leave()
 
 
 def live(name: str, seed: int | str) -> Live:

@@ -15,8 +15,8 @@ from holdfast.authoring.runtime import Runtime
 from holdfast.client.handle import Handle
 from holdfast.core.records import Attempt, Record
 from holdfast.engine.clock import Clock
-from holdfast.engine.driver import Phase
 from holdfast.engine.journal_engine import JournalEngine
+from holdfast.engine.phase import Phase
 from holdfast.errors import StoreError
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore

@@ -26,7 +26,7 @@ from shared_flows import define_waiting
 from holdfast import RunFailed, RunTimedOut, current_run, step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
 from holdfast.engine import idle_runs
-from holdfast.engine.driver import Phase
+from holdfast.engine.phase import Phase
 from holdfast.stores.operations import AppendRecord, Op, ParkRun
 from waits import wait_until
 

@@ -1,7 +1,8 @@
-"""A run that has completed is freed at once, and not by the garbage collector.
+"""A run that has completed or is parked is freed at once, and not by the garbage collector.
 
-Collections would take longer than the runs themselves, and until then their arguments and outputs would stay. (Only the
-collector frees a run that failed, because its exception refers to its frames, and the task of a parked run.)
+Collections would take longer than the runs themselves, and until then their arguments and outputs would stay. The same
+goes for a run that is parked while its code waits for a command. (Only the collector frees a run that
+failed, because its exception refers to its frames, and one that is parked in ``gather``.)
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from engine_world import World
+from engine_world import HeldCommits, VirtualClock, World, wait_until_parked
 
-from holdfast import Runtime, step, workflow
+import holdfast
+from holdfast import Runtime, current_step, step, workflow
 from holdfast.codec.typed_codec import TypedCodec
 from holdfast.core.loop import MAX_CALLBACKS_PER_TURN
+from holdfast.engine.step_context import StepContext
+from holdfast.stores.operations import AppendRecord
 from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -53,6 +57,40 @@ async def test_a_run_that_has_completed_is_freed(world: World):
     watched = watch_driver(runtime, handle.run_id)
     assert await handle.result() == "last"
     await wait_until(lambda: not any(one() for one in watched))
+
+
+async def test_a_parked_run_is_freed(world: World, clock: VirtualClock):
+    @workflow
+    async def waits() -> str:
+        await echo("first")
+        return await holdfast.wait_for_signal("go")
+
+    runtime = await world.open()
+    handle = await runtime.start(waits)
+    watched = watch_driver(runtime, handle.run_id)
+    await wait_until_parked(runtime, clock, handle)
+    await wait_until(lambda: not any(one() for one in watched))
+
+
+async def test_a_step_is_freed_while_its_record_is_on_its_way_to_the_store(world: World):
+    contexts: list[weakref.ref[StepContext]] = []
+
+    @step
+    async def note_context() -> str:
+        contexts.append(weakref.ref(current_step()))
+        return "done"
+
+    @workflow
+    async def notes_context() -> str:
+        return await note_context()
+
+    store = HeldCommits(await world.open_store(), AppendRecord)
+    runtime = await world.open(store=store)
+    handle = await runtime.start(notes_context)
+    await asyncio.wait_for(store.reached.wait(), 10)
+    await wait_until(lambda: contexts[0]() is None)
+    store.release.set()
+    assert await handle.result() == "done"
 
 
 async def test_an_outcome_that_waits_for_its_turn_is_decoded_once(world: World, monkeypatch: pytest.MonkeyPatch):

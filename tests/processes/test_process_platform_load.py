@@ -28,6 +28,13 @@ async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_twice(tmp_pa
     assert set(load.step_counts.values()) == {1}
 
 
+async def test_a_few_listeners_with_a_backlog_lose_nothing_when_the_server_is_killed(tmp_path: Path):
+    """Each completes one run and takes the next in one commit, which the kills may separate from its response."""
+    load = await run_load(tmp_path, listener_count=3, run_count=150, kill_count=3)
+    assert (load.run_count, load.completed_count) == (150, 150)
+    assert load.step_counts == {f"load-{number}": 1 for number in range(150)}
+
+
 async def post_until_answered(http: httpx2.AsyncClient, path: str, body: Any) -> Any:
     """As a simple program in any language does it: the same request again, until there is an answer."""
     while True:

@@ -251,7 +251,7 @@ async def test_a_stream_of_a_run_that_is_deleted_ends():
 
 
 async def test_a_stream_ends_when_its_key_is_revoked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("holdfast.server.app.KEY_RECHECK_S", 0.05)
+    monkeypatch.setattr("holdfast.server.http.stream_sender.KEY_RECHECK_S", 0.05)
     async with stepping_server() as (served, run):
         token, keys = await served.key("read"), served.app.platform.authenticator
         id = token.split("_")[1]

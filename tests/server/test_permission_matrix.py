@@ -63,6 +63,7 @@ ROWS: dict[str, Row] = {
     # Runs
     "POST /v1/runs": Row(SUBMIT, OWN, {"workflow": SECRET, "args": [1]}),
     "POST /v1/runs/batch": Row(SUBMIT, OWN, {"workflow": SECRET, "calls": [{"args": [1]}]}),
+    "POST /v1/runs/results": Row(READ, OWN, {"ids": ["nobody"]}),
     "GET /v1/overview": Row(READ),
     "GET /v1/changes": Row(READ),
     "GET /v1/runs": Row(READ),

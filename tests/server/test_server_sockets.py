@@ -20,7 +20,8 @@ from live_server import LiveServer, running_live_server
 from holdfast.errors import UsageError
 from holdfast.server import serve
 from holdfast.server.app import Settings
-from holdfast.server.http import http_connection, request_guard
+from holdfast.server.http import http_connection
+from holdfast.server.http import request as http_request
 
 pytestmark = pytest.mark.asyncio
 
@@ -75,7 +76,7 @@ async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(http_connection, "HEAD_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(request_guard, "BODY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_request, "BODY_TIMEOUT_S", 0.3)
     async with running_live_server() as server:
         silent = await Wire.to(server)
         slow_head = await Wire.to(server)

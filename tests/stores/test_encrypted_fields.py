@@ -267,7 +267,10 @@ def test_every_method_that_handles_sealed_fields_is_overridden(tmp_path: Path):
     assert len(needed) > 15
     for owner, name in needed - {("memories", "search")}:
         method = vars(type(getattr(store, owner) if owner else store))[name]
-        assert names_in(method.__code__) & {"_encrypt", "_decrypt", "_encrypt_ops", "_decrypt_signal"}, (owner, name)
+        assert names_in(method.__code__) & {"_encrypt", "_decrypt", "_commit_encrypted", "_decrypt_signal"}, (
+            owner,
+            name,
+        )
 
 
 def test_methods_that_take_bytes_as_they_are_are_known():

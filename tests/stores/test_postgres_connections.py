@@ -34,7 +34,7 @@ from holdfast.errors import (
 )
 from holdfast.stores.postgres import connections
 from holdfast.stores.postgres.adapters import BytesArray, FloatArray, IntArray, TextArray, escape_text, unescape_text
-from holdfast.stores.postgres.connection_worker import MAX_ATTEMPTS, ConnectionWorker
+from holdfast.stores.postgres.connection_worker import MAX_ATTEMPTS, ConnectionWorker, ReconnectingConnection
 from holdfast.stores.postgres.connections import Connection, connect, split_url
 from holdfast.stores.postgres.errors import is_conflict, is_connection_lost, is_outcome_unknown, translate_error
 from holdfast.stores.sql.database import WriteConflict
@@ -648,3 +648,13 @@ class TestPoolers:
                 assert found == [(number, "\x00")]
         for each in opened:
             each.worker.close()
+
+
+def test_a_server_that_stays_away_is_tried_about_once_a_second() -> None:
+    def refuse() -> Any:
+        raise AssertionError("nothing connects in this test")
+
+    reconnecting = ReconnectingConnection(refuse, "postgresql://nowhere")
+    for _ in range(2000):  # 2**1024 is not a float
+        reconnecting.back_off()
+    assert 0.4 < reconnecting.get_backoff_s() <= 1.0

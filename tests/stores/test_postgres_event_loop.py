@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
@@ -11,11 +13,13 @@ import postgres_server
 import psycopg
 import pytest
 import pytest_asyncio
-from store_values import DONE, FENCED, Clock, append, claim_run, finish, new_worker, start_run
+from store_values import DONE, FENCED, Clock, append, claim_run, finish, new_run, new_worker, read_run, start_run
 
+from holdfast.admission.queue_limits import QueueLimits
 from holdfast.errors import StoreUnavailable, UsageError
-from holdfast.stores.operations import CancelRun, OpStatus, Run
+from holdfast.stores.operations import CancelRun, OpStatus, Run, StartResult, StartRun
 from holdfast.stores.postgres import PgStore
+from holdfast.stores.queues import NewQueue
 
 pytestmark = pytest.mark.asyncio
 
@@ -210,3 +214,104 @@ async def test_a_store_can_be_abandoned_after_its_loop_was_closed_in_a_commit() 
         await again.open()
         assert [worker.state for worker in await again.list_workers(extra_ids=[1])] == ["retired"]
         await again.close()
+
+
+async def test_starts_that_only_create_runs_use_no_thread(held: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, worker = held.store, held.run.owner
+    assert store._write_worker is not None
+    monkeypatch.setattr(store._write_worker, "run_in_thread", None)
+    ids = [f"r{n}" for n in (3, 1, 2)]
+    started = await store.commit([*(StartRun(new_run(run_id), worker) for run_id in ids), append(held.run, 0)])
+    assert started[-1] is DONE
+    runs = [answer.run for answer in started[:-1] if isinstance(answer, StartResult) and answer.is_new]
+    assert [run.id for run in runs] == ids
+    assert sorted(run.key for run in runs) == [run.key for run in runs], "claims take them in their order"
+    assert await store.commit([finish(held.run), StartRun(new_run("pending"))]) == [
+        DONE,
+        StartResult(await read_run(store, "pending"), is_new=True),
+    ]
+    assert [await store.get_run(run.id) for run in runs] == runs
+    monkeypatch.undo()
+
+
+async def test_a_start_that_the_loop_cannot_do_is_answered_as_ever(held: HeldRun) -> None:
+    store, worker = held.store, held.run.owner
+    [existing, new] = await store.commit([StartRun(new_run("r", seed=b"another")), StartRun(new_run("s"))])
+    assert existing == StartResult(held.run, is_new=False)
+    assert isinstance(new, StartResult)
+    assert new.is_new
+    store._plain_starts_after = 0.0
+    await store.queues.declare([NewQueue("narrow", QueueLimits(concurrency=1))])
+    [limited] = await store.commit([StartRun(new_run("t", queue="narrow"), worker)])
+    assert isinstance(limited, StartResult)
+    assert limited.run.is_limited
+    assert limited.run.owner is None
+    store._plain_starts_after = 0.0
+    await store.disabled_workflows.disable("flow")
+    [refused] = await store.commit([StartRun(new_run("u", workflow="flow"), worker)])
+    assert refused is OpStatus.WORKFLOW_DISABLED
+    await store.disabled_workflows.enable("flow")
+    store._plain_starts_after = 0.0
+    await store.workers.retire(worker or 0)
+    [unheld] = await store.commit([StartRun(new_run("v"), worker)])
+    assert isinstance(unheld, StartResult)
+    assert unheld.is_new
+    assert unheld.run.owner is None
+
+
+async def test_a_store_that_finds_a_change_without_work_once_does_not_pause(
+    held: HeldRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, slept = held.store, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    store._claims.fruitless_change_count = 0
+    for _ in range(3):
+        store._change_reported_at = asyncio.get_running_loop().time() - 0.015
+        store.report_change()
+        assert await store.wait_for_change(1e6, follow_runs=False)
+    assert [seconds > 0 for seconds in slept] == [False, False, True]
+
+
+@pytest.mark.parametrize("is_abandoned", [False, True])
+async def test_the_loop_forgets_the_sockets_of_a_closed_store(held: HeldRun, *, is_abandoned: bool) -> None:
+    store = held.store
+    assert await store.commit([append(held.run, 0)]) == [DONE]
+    assert await store.get_run("r") is not None
+    sockets = [
+        worker._reconnecting.connection.pgconn.socket
+        for worker in (store._write_worker, store._read_worker)
+        if worker is not None and worker._watcher is not None and worker._reconnecting.connection is not None
+    ]
+    assert len(sockets) == 2, "both are watched between two queries"
+    if is_abandoned:
+        store.abandon()
+    else:
+        await store.close()
+    # The next connection may get the same number. A loop that still has it would not watch the new socket.
+    loop = asyncio.get_running_loop()
+    assert [loop.remove_reader(socket) for socket in sockets] == [False, False]
+
+
+async def test_a_connection_that_is_cut_while_more_is_sent_is_replaced(held: HeldRun) -> None:
+    others = [await start_and_claim(held, f"other-{number}") for number in range(150)]
+    await held.other.execute("BEGIN")
+    await held.other.execute(LOCK_RUN)
+    ends = [finish(run, output=b"%d" % run.key * 1000) for run in others]
+    commit = asyncio.create_task(held.store.commit([append(held.run, 0), *ends]))
+    await wait_for_lock(held)
+    worker = held.store._write_worker
+    assert worker is not None
+    assert worker._watcher is not None
+    assert worker._watcher._is_watching_writes, "the server waits for the lock, and reads no more"
+    with socket.socket(fileno=os.dup(worker._watcher.fd)) as connection:
+        connection.shutdown(socket.SHUT_RD)  # the server's end of the connection is gone
+    async with asyncio.timeout(TIMEOUT_S):
+        with pytest.raises(StoreUnavailable):
+            await commit
+        await held.other.execute("COMMIT")
+        assert await held.store.commit([append(held.run, 0)]) == [DONE]
+    assert await journal(held) == [0]

@@ -68,13 +68,13 @@ async def fleet(store: PgStore) -> AsyncIterator[list[PgStore]]:
 def trips_of(db: PgDatabase) -> list[list[str]]:
     """The first words of what is sent from now on, trip by trip."""
     seen: list[list[str]] = []
-    make = db._pipeline.run
+    make = db._pipeline.run_nonblocking  # ``run`` calls it, too
 
     def counted(sent: Any) -> Any:
         seen.append([one.statement.split()[0] for one in sent])
         return make(sent)
 
-    db._pipeline.run = counted  # type: ignore[method-assign]
+    db._pipeline.run_nonblocking = counted  # type: ignore[method-assign]
     return seen
 
 
@@ -86,7 +86,7 @@ async def test_possible_limits_cost_a_claim_and_a_start_no_round_trip(store: PgS
     worker = await store.workers.register(new_worker(), 10.0)
     counted = await trips(store)
     await commit_ops(store, StartRun(new_run("r", queue_key="acme")))
-    assert len(counted) == 2
+    assert len(counted) == 1
     counted.clear()
     assert await claim_ids(store, worker) == ["r"]
     assert len(counted) == 2
@@ -106,11 +106,13 @@ async def test_a_claim_from_limited_queues_takes_two_more_round_trips_and_the_fi
     worker = await declare_limited_queue(store, 5, "9/min")
     counted = await trips(store)
     await start_queued_runs(store, "a")
-    assert len(counted) == 2
+    assert len(counted) == 3  # the first trip assumed that the queue has no limits
     counted.clear()
     assert await claim_ids(store, worker) == ["a"]
     assert len(counted) == 6  # it has begun as an ordinary one, and was rolled back
+    counted.clear()
     await start_queued_runs(store, "b")
+    assert len(counted) == 2
     counted.clear()
     assert await claim_ids(store, worker) == ["b"]
     assert len(counted) == 4

@@ -86,6 +86,28 @@ async def test_a_new_database_is_durable_marked_and_versioned(path: Path):
     await store.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts this process's open files in /proc")
+async def test_a_start_writes_no_temporary_file(path: Path):
+    store = await opened(path)
+    connection, files = store.writer._connection, list[str]()
+
+    def list_temporary_files() -> int:
+        for descriptor in os.listdir("/proc/self/fd"):
+            try:
+                target = os.readlink(f"/proc/self/fd/{descriptor}")
+            except FileNotFoundError:
+                continue
+            files.extend([target] if "etilqs_" in target else [])
+        return 0
+
+    connection.set_progress_handler(list_temporary_files, 1)
+    for number in range(3):  # such a run is in all indexes that a new run can be in
+        await store.commit([StartRun(new_run(f"r{number}", has_generated_id=True, is_delivery=True))])
+    connection.set_progress_handler(None, 0)
+    assert files == []
+    await store.close()
+
+
 async def test_opening_an_existing_database_keeps_what_is_in_it(path: Path):
     store = await opened(path)
     await start_run(store)

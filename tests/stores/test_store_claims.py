@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from queue_values import make_limits
 from store_values import (
     CLAIM_FILTER,
     FLOW,
@@ -10,6 +13,7 @@ from store_values import (
     claim_run,
     commit_ops,
     finish,
+    new_run,
     new_worker,
     park,
     release,
@@ -20,9 +24,11 @@ from store_values import (
 )
 
 from holdfast.core.states import RunState
+from holdfast.stores.claims import ClaimedRun, ClaimNext
 from holdfast.stores.contract import Store
 from holdfast.stores.live_events import DELIVERED
-from holdfast.stores.operations import LiveEvent, Run
+from holdfast.stores.operations import LiveEvent, Op, OpStatus, Run, StartRun
+from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
 
@@ -141,6 +147,78 @@ async def test_a_claim_for_several_workers_appends_an_event_to_each_run_that_it_
         assert updates is not None
         [(_, event)] = updates.live_events
         assert event == make_event(run)._replace(at=event.at)
+
+
+def make_delivered_event(run: Run) -> LiveEvent:
+    return LiveEvent(-1, "delivered", run.epoch, DELIVERED, f"to {run.owner}".encode(), 1_000_000.0)
+
+
+async def commit_and_claim(store: Store, op: Op, worker: int) -> tuple[Any, ClaimedRun | None]:
+    answer, claimed = await store.commit_and_claim([op, ClaimNext(worker, FLOW, make_delivered_event)])
+    assert claimed is None or isinstance(claimed, ClaimedRun)
+    return answer, claimed
+
+
+async def test_a_commit_that_ends_a_run_may_claim_the_next_one(store: Store):
+    held = await start_claimed_run(store, "held")
+    assert held.owner is not None
+    await start_run(store, "low", priority=-1)
+    await start_run(store, "first")
+    await commit_ops(store, signal("first"))
+    answer, claimed = await commit_and_claim(store, finish(held), held.owner)
+    assert answer is OpStatus.DONE
+    if not isinstance(store, SqliteStore):
+        assert claimed is None
+        return
+    assert claimed is not None
+    assert (claimed.run.id, claimed.run.epoch, claimed.is_new) == ("first", 1, False)
+    assert claimed.run == await store.get_run("first")
+    updates = await store.get_run_updates("first", -1, 0)
+    assert updates is not None
+    assert [event for _, event in updates.live_events] == [make_delivered_event(claimed.run)]
+    # A repeat ends nothing, and claims nothing.
+    assert await commit_and_claim(store, finish(held), held.owner) == (OpStatus.DONE_NOTIFIED, None)
+    _, last = await commit_and_claim(store, finish(claimed.run), held.owner)
+    assert last is not None
+    assert (last.run.id, last.is_new) == ("low", True)
+    assert await commit_and_claim(store, finish(last.run), held.owner) == (OpStatus.DONE, None)
+
+
+async def test_a_commit_claims_nothing_for_a_run_that_is_lost_or_a_worker_that_is_gone(store: Store):
+    lost, held = await start_claimed_run(store, "lost"), await start_claimed_run(store, "held")
+    assert lost.owner is not None
+    assert held.owner is not None
+    await commit_ops(store, release(lost))
+    assert await commit_and_claim(store, finish(lost), lost.owner) == (OpStatus.FENCED, None)
+    await store.workers.retire(lost.owner)
+    assert await commit_and_claim(store, finish(held), lost.owner) == (OpStatus.DONE, None)
+    run = await store.get_run("lost")
+    assert run is not None
+    assert run.state is RunState.PENDING
+
+
+@pytest.mark.parametrize("obstacle", ["disabled workflow", "limited queue", "timer"])
+async def test_a_commit_leaves_claims_that_are_not_simple_to_others(store: Store, clock, obstacle: str):
+    held = await start_claimed_run(store, "held")
+    assert held.owner is not None
+    await start_run(store, "next", priority=-1)
+    if obstacle == "disabled workflow":
+        await store.disabled_workflows.disable(FLOW)
+    elif obstacle == "limited queue":
+        await store.queues.set_limits("narrow", make_limits(1))
+    else:
+        await start_run(store, "delayed", available_at=store.now() + 5)
+        clock.advance(6)
+    assert await commit_and_claim(store, finish(held), held.owner) == (OpStatus.DONE, None)
+
+
+async def test_a_run_that_is_started_as_claimed_gets_the_event_of_its_claim(store: Store):
+    worker = await store.workers.register(new_worker(), 10.0)
+    event = LiveEvent(-1, "delivered", 1, DELIVERED, b"{}", 1_000_000.0)
+    for run_id, claim_as in (("claimed", worker), ("not live", worker + 99)):
+        await commit_ops(store, StartRun(new_run(run_id), claim_as=claim_as, claim_event=event))
+    events = {run_id: await store.get_run_updates(run_id, -1, 0) for run_id in ("claimed", "not live")}
+    assert [[event for _, event in one.live_events] for one in events.values() if one is not None] == [[event], []]
 
 
 async def test_only_the_given_workflows_are_claimed(store: Store):

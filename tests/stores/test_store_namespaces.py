@@ -57,7 +57,7 @@ from holdfast.stores.approvals import (
 from holdfast.stores.archives import ArchivedRun, RunExtras
 from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.capabilities import Capability
-from holdfast.stores.claims import NewSignals
+from holdfast.stores.claims import ClaimNext, NewSignals
 from holdfast.stores.contract import MAX_INLINE_BYTES, RunFilter, RunSearchPage, Store, WorkflowSpec
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
@@ -257,6 +257,13 @@ async def commit(store: Store, run: Run, other: Store) -> None:
     assert {type(op) for op, _ in foreign} == set(get_args(Op)), "each operation has its case"
     for op, expected in foreign:
         assert await commit_ops(store, op) == [expected], op
+
+
+@case
+async def commit_and_claim(store: Store, run: Run, other: Store) -> None:
+    assert run.owner is not None
+    claim = ClaimNext(run.owner, FLOW, lambda _: LiveEvent(1, "", -1, "delivered", b"{}", AT))
+    assert await store.commit_and_claim([DeleteMemory("user", "k"), claim]) == [DONE, None]
 
 
 @case

@@ -107,7 +107,8 @@ class Delivery:
         self._loss: DeliveryLost | None = None
         self._decode_error: UnreadableRecord | None = None
         """A recorded outcome that this code cannot decode: no other step of the run may be executed."""
-        self._ended = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """What is in progress for it, and stops when it ends."""
         self._used_names: dict[str, str] = {}
         """The names of the steps and waits of this delivery, each with a preview of its arguments."""
         self._block_task: asyncio.Task[Any] | None = None
@@ -359,15 +360,17 @@ class Delivery:
 
     async def run_while_claimed(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine, which is cancelled if the delivery ends first."""
-        task, ended = asyncio.ensure_future(coroutine), asyncio.ensure_future(self._ended.wait())
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
         try:
-            done, _ = await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([task])
         finally:
-            ended.cancel()
+            is_stopped = task not in self._tasks
+            self._tasks.discard(task)
             if not task.done():
                 task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        if task not in done:
+                await asyncio.gather(task, return_exceptions=True)
+        if is_stopped:
             self.check_active()
         return task.result()
 
@@ -386,7 +389,9 @@ class Delivery:
         if self.is_ended:
             return
         self.state = state
-        self._ended.set()
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
         self._listener.on_delivery_ended(self.id)
 
     # The block

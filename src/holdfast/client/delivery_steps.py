@@ -159,7 +159,7 @@ class DeliveryStep:
         )
         self._codec = OutcomeCodec.from_function(function)
         self._subject = f"the output of step {name!r}"
-        self._preview = preview_arguments(_list_parameters(function), args, kwargs)
+        self._preview = preview_arguments(_list_parameters(function), args, kwargs) if args or kwargs else ""
         self._started_at: datetime
         self._attempt = 1
         self._error: BaseException | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 
 from typing_extensions import override
 
@@ -15,7 +15,7 @@ from holdfast.services.store_provider import POLL_INTERVAL_S, StoreProvider
 from holdfast.stores.change_feed import ChangeFeed, Subscription
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import ClientOp, OpStatus, Run
-from holdfast.stores.run_waiters import RunWaiters
+from holdfast.stores.run_waiters import RunEnds, RunWaiters
 from holdfast.stores.urls import create_store
 
 log = logging.getLogger("holdfast.client")
@@ -59,6 +59,10 @@ class LoopConnections(StoreProvider):
     @override
     async def wait_for_end(self, run_id: str) -> Run:
         return await self._current().wait_for_end(run_id)
+
+    def watch_ends(self, run_ids: Sequence[str]) -> AbstractAsyncContextManager[RunEnds]:
+        """These runs as they end."""
+        return self._current().watch_ends(run_ids)
 
     def note_end(self, run: Run) -> None:
         """A run was ended through this connection, which a store does not report. Those who wait get it at once."""
@@ -132,6 +136,18 @@ class StoreConnection(StoreProvider):
             return await future
         finally:
             self._arrivals.remove(run_id, future)
+
+    @asynccontextmanager
+    async def watch_ends(self, run_ids: Sequence[str]) -> AsyncGenerator[RunEnds]:
+        """These runs as they end."""
+        store = await self.store()
+        ends = RunEnds(self._arrivals, run_ids)
+        try:
+            await self._arrivals.poll_runs(store, run_ids)
+            self._start_watcher()
+            yield ends
+        finally:
+            ends.close()
 
     def note_end(self, run: Run) -> None:
         """A run was ended through this connection: those who wait for it get it as it is now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,6 +35,7 @@ class Outcome(NamedTuple):
 
 
 make_outcome = make_constructor(Outcome)
+_init_future = asyncio.Future[Outcome].__init__  # each step makes a command: one call instead of two
 
 
 class Command(RunFuture[Outcome]):
@@ -47,7 +49,8 @@ class Command(RunFuture[Outcome]):
     def __init__(
         self, loop: RunLoop, execution: Execution, kind: RecordKind, position: int, name: str, call: Any
     ) -> None:
-        super().__init__(loop)
+        self.number = loop.last_number = loop.last_number + 1
+        _init_future(self, loop=loop)
         self._execution = execution
         self.kind = kind
         self.position = position

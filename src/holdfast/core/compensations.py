@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.core.failure_origin import FailureOrigin
@@ -65,7 +65,7 @@ class CompensationLog:
         return bool(self._steps)
 
     def build_rewind(
-        self, origins: list[FailureOrigin], abandoned_children: Mapping[int, int], *, is_compensated: bool
+        self, origins: Sequence[FailureOrigin], abandoned_children: Mapping[int, int], *, is_compensated: bool
     ) -> Rewind | None:
         """What a retry removes from a run that ended because of these records.
 

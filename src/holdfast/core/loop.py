@@ -48,6 +48,8 @@ from holdfast.errors import ForbiddenInWorkflow, HoldfastError, RunParked
 
 T = TypeVar("T")
 
+_cancel_future = asyncio.Future[Any].cancel
+
 MAX_CALLBACKS_PER_TURN = 2_000
 """How many callbacks one turn runs before other tasks of the process get a turn."""
 
@@ -420,7 +422,14 @@ class RunLoop(asyncio.AbstractEventLoop):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
-                return sum(not self._end_task(task) for task in reversed(pending_tasks))
+                ended = [task for task in reversed(pending_tasks) if self._end_task(task)]
+            for task in ended:
+                waited_for: Any = task._fut_waiter  # type: ignore[attr-defined]
+                if isinstance(waited_for, asyncio.Future):
+                    # The two refer to each other, so only the garbage collector would free them. (Not the future's own
+                    # `cancel`, which is for workflow code.)
+                    _cancel_future(waited_for)  # pyright: ignore[reportUnknownArgumentType]
+            return len(pending_tasks) - len(ended)
         finally:
             self._is_running = False
             self.leave(outer)

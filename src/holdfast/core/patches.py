@@ -44,6 +44,9 @@ PATCH_POSITION = -1
 """The position of a patch's record: before every command, so that a retry does not remove it."""
 
 
+_NO_NAMES: frozenset[str] = frozenset()
+
+
 class Patches:
     """The answers of ``patched`` in one run.
 
@@ -68,10 +71,10 @@ class Patches:
             elif position > last and kind not in unasked:
                 last = position
         # Most runs have no patches, so these are immutable: the empty ones need no objects.
-        self._recorded_names = frozenset(recorded_names)
+        self._recorded_names = frozenset(recorded_names) if recorded_names else _NO_NAMES
         self.newly_decided: tuple[str, ...] = ()
         """Patches that were decided since they were last taken, and must be recorded."""
-        self._pending_names: frozenset[str] = frozenset()
+        self._pending_names = _NO_NAMES
         self.is_durable = True
         """Whether the records of all decisions are durable, so that commands may start."""
         self._last_position, self._last_timer = last, last_timer

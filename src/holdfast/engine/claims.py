@@ -55,7 +55,10 @@ UNACKNOWLEDGED_RECHECK_DELAY_S = 0.2
 UNREADABLE_RUN_DELAY_S = 10.0
 """Seconds before a run may be claimed again after reading its journal failed with an unexpected error."""
 
-CLAIM_BATCH_SIZE = 64
+MAX_CLAIM_BATCH_SIZE = 64
+MIN_CLAIM_BATCH_SIZE = 16
+"""A claim takes up to this many runs, or half as many as the worker holds, so that workers that have become idle at the
+same moment share what is due."""
 RUN_PAGE_SIZE = 500
 
 EMPTY_HISTORY = History((), {}, ())
@@ -183,7 +186,8 @@ class Claims:
             self.is_starved = self._held_runs.free_slot_count <= 0 or self._isolation.is_exclusive
             if self.is_starved or not self.is_due():
                 return
-            limit = min(CLAIM_BATCH_SIZE, self._held_runs.free_slot_count)
+            fair_size = max(MIN_CLAIM_BATCH_SIZE, len(self._held_runs.drivers) // 2)
+            limit = min(fair_size, MAX_CLAIM_BATCH_SIZE, self._held_runs.free_slot_count)
             suspect_delay_s = self._isolation.get_suspect_delay_s()
             self._held_runs.add_incoming(limit)
             self._is_claiming = True

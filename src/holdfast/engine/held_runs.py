@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
+from holdfast.engine.held_run import HeldRun
 from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
 
@@ -75,11 +76,12 @@ class HeldRuns:
         host.lingering_tasks.add(loading)
         loading.add_done_callback(host.lingering_tasks.discard)
 
-    def remove(self, driver: Driver) -> None:
-        """The driver is closed; its run may have been loaded again since."""
-        if self.drivers.get(driver.run.key) is driver:
-            del self.drivers[driver.run.key]
-            del self.drivers_by_run_id[driver.run.id]
+    def remove(self, held_run: HeldRun) -> None:
+        """The run has left memory; it may have been loaded again since."""
+        run = held_run.run
+        if self.drivers.get(run.key) is held_run:
+            del self.drivers[run.key]
+            del self.drivers_by_run_id[run.id]
 
     def _start_driver(self, driver: Driver, history: History) -> None:
         try:

@@ -20,6 +20,7 @@ from holdfast.stores.operations import NewRun, Op, OpResult, Run, RunLink
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
+    from holdfast.engine.held_run import HeldRun
     from holdfast.engine.live_events import LiveEventSource
 
 
@@ -133,10 +134,10 @@ class LiveEventSink(Protocol):
     def discard(self, source: LiveEventSource) -> None:
         """The command has no more live events."""
 
-    def flush_run(self, driver: Driver) -> None:
+    def flush_run(self, held_run: HeldRun) -> None:
         """Submit the buffered events of this run, without waiting."""
 
-    def write_skipped_steps(self, driver: Driver) -> None:
+    def write_skipped_steps(self, held_run: HeldRun) -> None:
         """The code of this run has ended: write which steps it skipped."""
 
 
@@ -184,19 +185,19 @@ class RunHost(Protocol):
         """The patches of a run with this history."""
         ...
 
-    def on_run_idle(self, driver: Driver) -> None:
+    def on_run_idle(self, held_run: HeldRun) -> None:
         """The run waits only for time and signals."""
 
-    def on_run_busy(self, driver: Driver) -> None:
+    def on_run_busy(self, held_run: HeldRun) -> None:
         """The run is no longer idle."""
 
-    def on_run_closed(self, driver: Driver, ended_run: Run | None) -> None:
-        """The driver is closed; ``ended_run`` is the run's row, if the run ended here."""
+    def on_run_closed(self, held_run: HeldRun, ended_run: Run | None) -> None:
+        """The run is no longer in memory; ``ended_run`` is the run's row, if the run ended here."""
 
     def on_released(self, answer: OpResult | BaseException) -> None:
         """The store has answered the release of a run."""
 
-    def on_park_refused(self, driver: Driver) -> None:
+    def on_park_refused(self, held_run: HeldRun) -> None:
         """The store refused to park the run, because there is something to do for it."""
 
     def set_turn(self, run_id: str | None) -> None:

@@ -31,6 +31,7 @@ from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.heartbeat import INTERRUPT_AFTER_S, Heartbeat, Turn, make_turn
+from holdfast.engine.held_run import HeldRun
 from holdfast.engine.held_runs import HeldRuns
 from holdfast.engine.idle_runs import IdleRuns
 from holdfast.engine.journal_writer import AnswerCallback, JournalWriter
@@ -351,28 +352,28 @@ class JournalEngine:
         answered = [signal.position for signal in history.signals if signal.position is not None]
         return Patches(history.records, [*history.attempts, *history.links, *answered])
 
-    def on_run_idle(self, driver: Driver) -> None:
+    def on_run_idle(self, held_run: HeldRun) -> None:
         """The run waits only for time and signals."""
         self.live_events.stop_timer_if_idle()
         if not self.is_closed:
-            self._idle_runs.add(driver)
+            self._idle_runs.add(held_run)
 
-    def on_run_closed(self, driver: Driver, ended_run: Run | None) -> None:
-        """The driver is closed."""
-        self._idle_runs.remove(driver)
+    def on_run_closed(self, held_run: HeldRun, ended_run: Run | None) -> None:
+        """The run is no longer in memory."""
+        self._idle_runs.remove(held_run)
         self.live_events.stop_timer_if_idle()
-        self.change_feed.notify(driver.run.id)
-        self.held_runs.remove(driver)
+        self.change_feed.notify(held_run.run.id)
+        self.held_runs.remove(held_run)
         if ended_run is not None:
-            if not driver.has_fatal_error:
+            if not held_run.has_fatal_error:
                 self.run_log.log_end(ended_run)
             self._run_waiters.resolve(ended_run)
-        elif driver.wake_at is not None:
-            self._claims.note_wake_at(driver.wake_at)
-        elif not driver.is_parked:
+        elif held_run.wake_at is not None:
+            self._claims.note_wake_at(held_run.wake_at)
+        elif not held_run.is_parked:
             self.wake()  # the run may have ended elsewhere, and a caller here may wait for that
         self._poller.has_freed_slots = True
-        if self._claims.is_starved or driver.run.is_limited:
+        if self._claims.is_starved or held_run.run.is_limited:
             # There is a free slot here or in its queue, and the store does not report this worker's own writes.
             self._claims.is_starved = False
             self.wake()
@@ -381,7 +382,7 @@ class JournalEngine:
         """The store has answered the release of a run."""
         self._claims.on_released(answer)
 
-    def on_park_refused(self, driver: Driver) -> None:
+    def on_park_refused(self, held_run: HeldRun) -> None:
         """The store refused to park the run: what it waits for may have arrived."""
         self.wake()
 

@@ -30,7 +30,7 @@ from holdfast.stores.live_events import SKIPPED, STARTED, TEXT
 from holdfast.stores.operations import AppendLiveEvents, LiveEvent, OpResult, OpStatus
 
 if TYPE_CHECKING:
-    from holdfast.engine.driver import Driver
+    from holdfast.engine.held_run import HeldRun
     from holdfast.engine.journal_engine import JournalEngine
 
 log = logging.getLogger("holdfast.engine")
@@ -45,7 +45,6 @@ CHILD_RUN_PART = "child"
 class LiveEventSource(Protocol):
     """A command in flight."""
 
-    driver: Driver
     command: Command
     attempt_number: int
     """The number of the attempt; 0: an awaited run, which has no attempts."""
@@ -54,6 +53,11 @@ class LiveEventSource(Protocol):
     live_event_buffer: LiveEventBuffer | None
     """The buffer of the attempt; ``None`` until there is something to write, which most steps never have."""
 
+    @property
+    def driver(self) -> HeldRun:
+        """The run that issued the command."""
+        ...
+
 
 class LiveEventBuffer:
     """The unwritten live events of one attempt."""
@@ -61,7 +65,7 @@ class LiveEventBuffer:
     __slots__ = (
         "_attempt",
         "_command",
-        "_driver",
+        "_held_run",
         "_request_number",
         "_started_at",
         "_text_parts",
@@ -69,7 +73,7 @@ class LiveEventBuffer:
     )
 
     def __init__(self, source: LiveEventSource) -> None:
-        self._driver = source.driver
+        self._held_run = source.driver
         self._command = source.command
         self._attempt = source.attempt_number
         self._started_at: float | None = source.started_at
@@ -95,7 +99,7 @@ class LiveEventBuffer:
     def take_events(self, now: float) -> list[LiveEvent]:
         """The events that have not been written yet."""
         live_events: list[LiveEvent] = []
-        position, stem = self._command.position, f"{self._driver.run.epoch}.{self._attempt}"
+        position, stem = self._command.position, f"{self._held_run.run.epoch}.{self._attempt}"
         if self._started_at is not None:
             part = CHILD_RUN_PART if not self._attempt else f"{stem}.0"
             start = _dump_json(self._describe_start())
@@ -107,7 +111,7 @@ class LiveEventBuffer:
             live_events.append(LiveEvent(position, part, self._written_length, TEXT, _dump_json(text), now))
             self._written_length += len(text)
         if live_events:
-            self._driver.recorder.live_event_positions.add(position)
+            self._held_run.recorder.live_event_positions.add(position)
         return live_events
 
     def _describe_start(self) -> dict[str, Any]:
@@ -147,9 +151,9 @@ class LiveEventWriter:
         """The command's outcome is about to be recorded, or it has none: unwritten events are not needed."""
         self._pending_sources.pop(source, None)
 
-    def flush_run(self, driver: Driver) -> None:
+    def flush_run(self, held_run: HeldRun) -> None:
         """The run is about to leave memory."""
-        self._write([source for source in self._pending_sources if source.driver is driver])
+        self._write([source for source in self._pending_sources if source.driver is held_run])
 
     def stop_timer_if_idle(self) -> None:
         """Stop the timer if there is nothing to write."""
@@ -162,15 +166,15 @@ class LiveEventWriter:
         self._pending_sources.clear()
         self.stop_timer_if_idle()
 
-    def write_skipped_steps(self, driver: Driver) -> None:
+    def write_skipped_steps(self, held_run: HeldRun) -> None:
         """Write which steps of a class workflow its run has skipped, in the transaction that ends the run."""
-        now, epoch = self._host.clock.now(), str(driver.run.epoch)
+        now, epoch = self._host.clock.now(), str(held_run.run.epoch)
         skipped = [
             LiveEvent(-1, epoch, number, SKIPPED, _dump_json({"name": name, "position": position}), now)
-            for number, (name, position) in sorted(driver.execution.skipped_steps.items())
+            for number, (name, position) in sorted(held_run.execution.skipped_steps.items())
         ]
         if skipped:
-            self._submit(driver, skipped)
+            self._submit(held_run, skipped)
 
     def _start_timer(self) -> None:
         clock = self._host.clock
@@ -189,38 +193,38 @@ class LiveEventWriter:
 
     def _write(self, sources: list[LiveEventSource]) -> None:
         now = self._host.clock.now()
-        by_run: dict[Driver, list[LiveEvent]] = {}
+        by_run: dict[HeldRun, list[LiveEvent]] = {}
         for source in sources:
-            driver, buffer = source.driver, _get_buffer(source)
-            if driver.is_closed or not buffer.is_streaming:
+            held_run, buffer = source.driver, _get_buffer(source)
+            if held_run.is_closed or not buffer.is_streaming:
                 del self._pending_sources[source]
             try:
-                if not driver.is_closed and (live_events := buffer.take_events(now)):
-                    by_run.setdefault(driver, []).extend(live_events)
+                if not held_run.is_closed and (live_events := buffer.take_events(now)):
+                    by_run.setdefault(held_run, []).extend(live_events)
             except Exception:  # perhaps the user's values raise: this step has no live events, the others do
-                log.exception("live events of run %r could not be written", driver.run.id)
+                log.exception("live events of run %r could not be written", held_run.run.id)
                 self.discard(source)
-        for driver, live_events in by_run.items():
-            self._submit(driver, live_events)
+        for held_run, live_events in by_run.items():
+            self._submit(held_run, live_events)
 
-    def _submit(self, driver: Driver, live_events: list[LiveEvent]) -> None:
+    def _submit(self, held_run: HeldRun, live_events: list[LiveEvent]) -> None:
         self._unanswered_count += 1
-        op = AppendLiveEvents(driver.run.key, driver.run.epoch, tuple(live_events))
-        self._host.writer.submit(op, partial(self._on_written, driver))
+        op = AppendLiveEvents(held_run.run.key, held_run.run.epoch, tuple(live_events))
+        self._host.writer.submit(op, partial(self._on_written, held_run))
 
-    def _on_written(self, driver: Driver, answer: OpResult | BaseException) -> None:
+    def _on_written(self, held_run: HeldRun, answer: OpResult | BaseException) -> None:
         self._unanswered_count -= 1
         if self._pending_sources and self._flush_timer is None and not self._unanswered_count:
             self._start_timer()
         if isinstance(answer, BaseException):
             # Only followers lose something, and they get the record.
-            log.warning("live events of run %r could not be written: %s", driver.run.id, answer)
-        elif driver.is_closed:
+            log.warning("live events of run %r could not be written: %s", held_run.run.id, answer)
+        elif held_run.is_closed:
             pass
         elif answer is OpStatus.FENCED:
-            driver.handle_claim_lost()
+            held_run.handle_claim_lost()
         else:
-            self._host.change_feed.notify(driver.run.id)
+            self._host.change_feed.notify(held_run.run.id)
 
 
 def _get_buffer(source: LiveEventSource) -> LiveEventBuffer:

@@ -7,9 +7,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from holdfast.codec import encode_error, get_error_message, read_error_info
-from holdfast.core.execution import ExecutionResult
 from holdfast.core.records import Rewind
 from holdfast.core.states import RunState
+from holdfast.core.workflow_code import ExecutionResult
 from holdfast.errors import CompensationFailed
 from holdfast.stores.operations import Run
 

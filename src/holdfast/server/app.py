@@ -15,51 +15,46 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
 
 from holdfast.codec import Encryption
 from holdfast.errors import HoldfastError, UsageError
 
 try:
     import re2  # noqa: F401  # pyright: ignore[reportUnusedImport]  # callers' patterns: see ``services.json_schemas``
-    from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import Response, StreamingResponse
-    from starlette.types import ASGIApp, Receive, Scope, Send
 except ModuleNotFoundError as error:
     raise UsageError(
         f"a server needs packages that are not installed here ({error}): pip install 'holdfast-agents[server]'"
     ) from None
 
 from holdfast.server.auth.audit_log import format_target
-from holdfast.server.auth.authenticator import CACHE_TTL_S, Authenticator, Caller
-from holdfast.server.auth.request_admission import RequestAdmission, get_limit_key
+from holdfast.server.auth.authenticator import CACHE_TTL_S, Authenticator
+from holdfast.server.auth.request_admission import RequestAdmission
 from holdfast.server.auth.scopes import Scope as Access
 from holdfast.server.background.tasks import running_task
 from holdfast.server.caches.lru_dict import LruDict
 from holdfast.server.calls import Call
 from holdfast.server.dashboard import serve_page
 from holdfast.server.deliveries.delivery import ClaimedDelivery
+from holdfast.server.http.asgi import Receive, Scope, Send
 from holdfast.server.http.body_budget import BodyBudget, BodyReservation
-from holdfast.server.http.bounded_wait import ClosingEvent, with_ticks
+from holdfast.server.http.bounded_wait import ClosingEvent
 from holdfast.server.http.problems import Problem, problem_from_error, server_error_problem
-from holdfast.server.http.remote_addresses import LOCAL_HOSTS, is_local_request
-from holdfast.server.http.request_guard import REQUEST_HEADERS, RequestGuard, check_same_site
-from holdfast.server.http.request_headers import IncomingRequest
-from holdfast.server.http.request_ids import REQUEST_ID_KEY
+from holdfast.server.http.remote_addresses import LOCAL_HOSTS
+from holdfast.server.http.request import ClientDisconnect, Request
+from holdfast.server.http.request_guard import RequestGuard, check_same_site
+from holdfast.server.http.response import Response, StreamingResponse
 from holdfast.server.http.router import Endpoint, RouteTable, build_response, parse_arguments, parse_body
-from holdfast.server.http.server_sent_events import KEEPALIVE
+from holdfast.server.http.stream_sender import StreamSender
 from holdfast.server.tenants import Tenants
 from holdfast.server.webhooks.target_policy import Resolver, TargetPolicy
-from holdfast.services.thread_offload import TenantLocks
+from holdfast.services.thread_offload import LARGE_BYTES, TenantLocks
 from holdfast.stores.urls import create_store
 
 log = logging.getLogger("holdfast.server")
 
-KEY_RECHECK_S = 10.0
-"""Seconds after which the server checks again whether the key of a silent stream is still valid, and says so."""
 MAX_CACHED_DELIVERIES = 10_000
 
 
@@ -108,12 +103,6 @@ class Platform:
         self.body_budget = BodyBudget(settings.max_body_bytes)
         self.target_policy = TargetPolicy(settings.allowed_webhook_hosts, settings.resolver)
 
-    async def authenticate(self, request: Request) -> Caller | None:
-        """The caller, if the key of the request is valid now (see ``authenticator.CACHE_TTL_S``)."""
-        token = _get_bearer_token(request)
-        needs_none = token is None and not await self.authenticator.is_key_required() and is_local_request(request)
-        return await self.authenticator.authenticate(token, is_local=needs_none)
-
 
 BackgroundTask = Callable[[Platform], AsyncGenerator[None]]
 """A context manager's generator: it starts something that runs next to the requests, yields once, and stops it."""
@@ -130,16 +119,14 @@ class App:
         self._background_tasks = background_tasks
         self._admission = RequestAdmission(platform)
         settings = platform.settings
-        self._guard: ASGIApp = RequestGuard(
-            self._handle_http, allowed_hosts=settings.allowed_hosts, max_body_bytes=settings.max_body_bytes
-        )
+        self._guard = RequestGuard(allowed_hosts=settings.allowed_hosts, max_body_bytes=settings.max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or the lifetime of the server."""
-        if scope["type"] == "lifespan":
+        if scope["type"] == "http":
+            await self._handle_http(Request(scope, receive, self.platform.settings.max_body_bytes), send)
+        elif scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
-        elif scope["type"] == "http":
-            await self._guard(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
 
@@ -168,83 +155,84 @@ class App:
             stack.callback(self.platform.closing.set)
             yield
 
-    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = IncomingRequest(scope, receive, scope[REQUEST_HEADERS])
-        response = serve_page(request.method, scope["path"], request.headers) or await self._respond(request)
+    async def _handle_http(self, request: Request, send: Send) -> None:
+        response = await self._respond(request)
         if response is None:
             return
-        if not isinstance(response, StreamingResponse):
-            await response(scope, receive, send)
-            return
-        chunks = cast("AsyncGenerator[Any]", response.body_iterator)  # see ``make_event_response``
-        response.body_iterator = self._stream_until_closing(request, chunks)
-        with self._admission.open_streams.acquire(scope[_LIMIT_KEY]):
-            await response(scope, receive, send)
+        request.has_response_started = True
+        await send(response.make_start_message(request.response_headers))
+        if isinstance(response, StreamingResponse):
+            await self._send_stream(request, response, send)
+        await send({"type": "http.response.body", "body": response.body})
 
     async def _respond(self, request: Request) -> Response | None:
         try:
-            return await self._handle_request(request)
+            self._guard.check(request)
+            page = serve_page(request.method, request.path, request.headers)
+            return await self._handle_request(request) if page is None else page
         except Problem as problem:
-            return problem.to_response(request.scope[REQUEST_ID_KEY])
+            return problem.to_response(request.id)
         except HoldfastError as error:
             problem = problem_from_error(error)
             if problem is None:
                 return self._handle_server_error(request, error)
-            request_id = request.scope[REQUEST_ID_KEY]
             if problem.status >= 500:
-                log.warning("%s %r (request %s): %s", request.method, request.url.path, request_id, error)
-            return problem.to_response(request_id)
+                log.warning("%s %r (request %s): %s", request.method, request.path, request.id, error)
+            return problem.to_response(request.id)
         except ClientDisconnect:
             return None
         except Exception as error:
             return self._handle_server_error(request, error)
 
     def _handle_server_error(self, request: Request, error: Exception) -> Response:
-        error_id, request_id = secrets.token_hex(4), request.scope[REQUEST_ID_KEY]
+        error_id = secrets.token_hex(4)
         # The path is quoted: it may have line ends, and must not look like another entry.
         message = "server error %s: %s %r (request %s)"
-        log.error(message, error_id, request.method, request.url.path, request_id, exc_info=error)
-        return server_error_problem(error_id).to_response(request_id)
+        log.error(message, error_id, request.method, request.path, request.id, exc_info=error)
+        return server_error_problem(error_id).to_response(request.id)
 
-    async def _stream_until_closing(self, request: Request, chunks: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
-        """The chunks of a stream, until the server is about to stop, the key is no longer valid, or the stream fails.
-
-        The reader reconnects.
-        """
+    async def _send_stream(self, request: Request, response: StreamingResponse, send: Send) -> None:
+        open_streams, platform = self._admission.open_streams, self.platform
+        open_streams.acquire(request.limit_key)
         try:
-            async with aclosing(with_ticks(chunks, KEY_RECHECK_S, stop=self.platform.closing)) as ticking_chunks:
-                async for chunk in ticking_chunks:
-                    if await self.platform.authenticate(request) is None:
-                        return
-                    yield KEEPALIVE if chunk is None else chunk
+            await StreamSender(request, platform.authenticator, platform.closing, send).send(response)
         except HoldfastError as error:
-            log.warning("the stream of %r ends: %s", request.url.path, error)
+            log.warning("the stream of %r ends: %s", request.path, error)
         except Exception as error:
             self._handle_server_error(request, error)
+        finally:
+            open_streams.release(request.limit_key)
 
     async def _handle_request(self, request: Request) -> Response:
-        endpoint, path = self._routes.find(request.method, request.scope.get("raw_path") or request.url.path.encode())
+        endpoint, path_params = self._routes.find(
+            request.method, request.scope.get("raw_path") or request.path.encode()
+        )
         if endpoint.is_mutating:
             check_same_site(request.headers, allow_navigation=False)
-        caller, tenant = await self._admission.admit(endpoint, path, request)
-        call, limit_key = Call(request, self.platform, caller, tenant), get_limit_key(caller)
-        open_requests, body_budget = self._admission.open_requests, self.platform.body_budget
-        with open_requests.acquire(limit_key), body_budget.open_reservation(limit_key) as reservation:
-            response = await self._execute(endpoint, path, call, reservation)
+        caller, tenant = await self._admission.admit(endpoint, path_params, request)
+        limit_key, open_requests = request.limit_key, self._admission.open_requests
+        body = None if endpoint.body_model is None else self.platform.body_budget.open_reservation(limit_key)
+        open_requests.acquire(limit_key)
+        try:
+            response = await self._execute(endpoint, path_params, Call(request, self.platform, caller, tenant), body)
+        finally:
+            open_requests.release(limit_key)
+            if body is not None:
+                body.release()
         if request.method == "HEAD":
             return await _strip_body(response)
         if isinstance(response, StreamingResponse):
             self._admission.open_streams.check(limit_key)
-            request.scope[_LIMIT_KEY] = limit_key
         return response
 
     async def _execute(
-        self, endpoint: Endpoint, path_params: dict[str, str], call: Call, reservation: BodyReservation
+        self, endpoint: Endpoint, path_params: dict[str, str], call: Call, body: BodyReservation | None
     ) -> Response:
-        arguments = parse_arguments(endpoint, call.request, path_params)
-        if (model := endpoint.body_model) is not None:
-            data = await reservation.read_json(call.request)
-            media_type = call.request.headers.get("content-type", "")
+        request = call.request
+        arguments = parse_arguments(endpoint, request, path_params)
+        if (model := endpoint.body_model) is not None and body is not None:
+            data = await body.read_json(request)
+            media_type = request.headers.get("content-type", "")
             arguments["body"] = await call.run_body_work(len(data), lambda: parse_body(model, data, media_type))
         if endpoint.is_audited:
             target = format_target(path_params, arguments.get("body"))
@@ -253,11 +241,11 @@ class App:
                 call.audit_entry = entry
             else:
                 await call.tenant.audit_writer.append(entry)
-        admitted_at = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        admitted_at = loop.time()
         try:
             value = await endpoint.handler(call, **arguments)
-            waited = asyncio.get_running_loop().time() - admitted_at
-            if endpoint.scope is not None and not endpoint.is_mutating and waited > CACHE_TTL_S:
+            if endpoint.scope is not None and not endpoint.is_mutating and loop.time() - admitted_at > CACHE_TTL_S:
                 await call.check_key()
         except HoldfastError as error:
             if (
@@ -271,23 +259,20 @@ class App:
                 await call.tenant.audit_writer.append(call.audit_entry)
             if endpoint.is_mutating:
                 call.tenant.overview_feed.notify()
+                if endpoint.scope is not Access.SUBMIT:  # it may have changed workers, or disabled a workflow
+                    call.tenant.environment.clear()
+        if call.value_bytes <= LARGE_BYTES:
+            return build_response(endpoint, value, call.status, call.encode_value)
         return await call.run_body_work(0, lambda: build_response(endpoint, value, call.status, call.encode_value))
-
-
-_LIMIT_KEY = "holdfast.payer"
-"""Where the scope of a request has the key whose limit a stream counts against."""
-
-
-def _get_bearer_token(request: Request) -> str | None:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
 
 
 async def _strip_body(response: Response) -> Response:
     """The response to a HEAD request. A stream is not begun."""
     if isinstance(response, StreamingResponse):
-        await cast("AsyncGenerator[Any]", response.body_iterator).aclose()
-        return Response(status_code=response.status_code, headers=dict(response.headers))
+        await response.chunks.aclose()
+        stripped = Response()
+        stripped.headers += response.headers
+        return stripped
     response.body = b""  # the Content-Length header stays
     return response
 

@@ -7,9 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from starlette.requests import Request
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast.client.client import Client
 from holdfast.codec import EncodedValue, codec_for, validate_size
@@ -18,10 +16,12 @@ from holdfast.codec.tags import is_plain
 from holdfast.server.auth.authenticator import Caller, invalid_key_problem
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.http.problems import Problem
+from holdfast.server.http.request import Request
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
 from holdfast.services.thread_offload import LARGE_BYTES, run_off_loop
 from holdfast.services.wire_values import TAGGED_VALUES, VALUES_HEADER, from_wire, to_wire
 from holdfast.stores.audit_log import AuditEvent
+from holdfast.stores.claims import ClaimedRun, ClaimNext
 from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.operations import Op, OpResult
 
@@ -35,6 +35,7 @@ MAX_WAIT_S = 60.0
 """Maximum seconds of a long poll."""
 _ID_SUFFIX = re.compile(r"[0-9a-f]{11,12}-[0-9a-f]{10}")
 """The end of a generated id: see ``generate_id_suffix``."""
+_VALUES_HEADER_KEY = VALUES_HEADER.lower()
 _value_codec = codec_for(Any)
 
 
@@ -58,7 +59,7 @@ class Call:
     """Whether the caller uses Holdfast's own form of values: see ``services.wire_values``."""
 
     def __post_init__(self) -> None:
-        self.has_tagged_values = self.request.headers.get(VALUES_HEADER, "") == TAGGED_VALUES
+        self.has_tagged_values = self.request.headers.get(_VALUES_HEADER_KEY) == TAGGED_VALUES
 
     @property
     def client(self) -> Client:
@@ -72,10 +73,14 @@ class Call:
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
         """Commit operations, together with those of other requests, and with the entry of the audit log."""
+        return cast("list[OpResult]", await self.commit_and_claim(ops))
+
+    async def commit_and_claim(self, items: Sequence[Op | ClaimNext]) -> list[OpResult | ClaimedRun | None]:
+        """Like ``commit``, with claims among the operations: see ``Store.commit_and_claim``."""
         entry, self.audit_entry = self.audit_entry, None
         if entry is None:
-            return await self.tenant.commits.call(ops)
-        return (await self.tenant.commits.call([entry, *ops]))[1:]
+            return await self.tenant.commits.call(items)
+        return (await self.tenant.commits.call([entry, *items]))[1:]
 
     # Values
 
@@ -128,7 +133,7 @@ class Call:
 
     async def check_key(self) -> None:
         """Refuse a caller whose key was revoked, or has expired, since the request came in."""
-        if not self.is_internal and await self.platform.authenticate(self.request) is None:
+        if not self.is_internal and await self.platform.authenticator.authenticate(self.request) is None:
             raise invalid_key_problem()
 
     def check_listen_scope(self, address: str) -> None:
@@ -153,7 +158,7 @@ class Call:
         Its scope is the namespace and not the API key, so that a request repeated with a rotated key is still the same
         request.
         """
-        given = self.request.headers.get(IDEMPOTENCY_KEY)
+        given = self.request.headers.get(IDEMPOTENCY_KEY.lower())
         if given is None:
             return None
         if prefix is not None and _ID_SUFFIX.fullmatch(given):

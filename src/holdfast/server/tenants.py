@@ -9,6 +9,7 @@ from holdfast.client.client import Client
 from holdfast.client.store_connections import LoopConnections
 from holdfast.server.auth.audit_log import AuditWriter
 from holdfast.server.background.overview_feed import OverviewFeed
+from holdfast.server.caches.environment_cache import EnvironmentCache
 from holdfast.server.caches.name_cache import NameCache
 from holdfast.server.deliveries.dispatcher import Dispatcher
 from holdfast.server.deliveries.listener_registry import ListenerRegistry
@@ -32,12 +33,13 @@ class Tenant:
         self.connections = connections
         self.store = store
         self.client = Client.from_connections(connections)
-        self.commits = TurnCalls(store.commit)
+        self.commits = TurnCalls(store.commit_and_claim)
         """Requests that are handled at the same time share transactions."""
         self.audit_writer = AuditWriter(store)
         self.dispatcher = Dispatcher(self)
         self.listeners = ListenerRegistry(namespace, store, get_default_store)
         self.overview_feed = OverviewFeed(self)
+        self.environment = EnvironmentCache(store)
         self.disabled_workflows = NameCache(store, lambda store: store.disabled_workflows.get_all())
         self.limited_workflows = NameCache(store, list_policies)
         """Workflows and addresses with a policy."""

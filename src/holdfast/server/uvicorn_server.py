@@ -31,8 +31,8 @@ try:
     import uvicorn
 
     from holdfast.server.app import App, Settings, create_app
-    from holdfast.server.http.http_connection import ConnectionState
-    from holdfast.server.http.httptools_connection import HttpToolsConnection
+    from holdfast.server.http.http_connection import HttpConnection
+    from holdfast.server.http.idle_connections import ConnectionState
     from holdfast.server.http.remote_addresses import LOCAL_HOSTS, is_loopback
 except ModuleNotFoundError as error:
     raise UsageError(
@@ -138,7 +138,7 @@ class UvicornServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=HttpToolsConnection,
+                http=HttpConnection,
                 ws="none",
                 lifespan="off",
                 log_config=None,

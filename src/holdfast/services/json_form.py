@@ -16,6 +16,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     GetJsonSchemaHandler,
+    PlainSerializer,
     SerializationInfo,
     SerializerFunctionWrapHandler,
     TypeAdapter,
@@ -43,10 +44,10 @@ ValueDecoder = Callable[[Any, str], Any]
 # The functions that write declare no return type, so that the JSON schema remains that of the field's type.
 
 
-def _write_user_value(value: Any, handler: SerializerFunctionWrapHandler, info: SerializationInfo):
+def _write_user_value(value: Any, info: SerializationInfo):
     encode = cast("ValueEncoder | None", info.context)
     if encode is None:  # the codec records it
-        return handler(value)
+        return value
     return encode(str(value) if isinstance(value, UnreadableValue) else value)
 
 
@@ -56,10 +57,10 @@ def _read_user_value(data: Any, info: ValidationInfo) -> Any:
 
 
 UserValue = Annotated[
-    Any, WrapSerializer(_write_user_value, when_used="unless-none"), BeforeValidator(_read_user_value)
+    Any, PlainSerializer(_write_user_value, when_used="unless-none"), BeforeValidator(_read_user_value)
 ]
 """A value of users' code. The caller chooses one of the forms of ``wire_values``; default: plain."""
-UserData = Annotated[dict[str, Any], WrapSerializer(_write_user_value), BeforeValidator(_read_user_value)]
+UserData = Annotated[dict[str, Any], PlainSerializer(_write_user_value), BeforeValidator(_read_user_value)]
 """An object of users' code, in the same forms."""
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.admission.durations import Duration, duration_to_seconds
@@ -20,6 +19,7 @@ from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, compute_digest, decode_plain, render_run_id, validate_size
 from holdfast.codec.run_ids import MAX_ID_LENGTH
+from holdfast.core.immutable import immutable
 from holdfast.core.seeded_random import SEED_BYTES
 from holdfast.core.states import RunState
 from holdfast.errors import InputError, RunConflict, UnknownWorkflow, UsageError
@@ -41,7 +41,7 @@ MAX_PRIORITY = 2**31 - 1
 """The lowest priority is the negative of this. Every store can order these numbers."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class StartOptions:
     """How a run is started, apart from its inputs."""
 

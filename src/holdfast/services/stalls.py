@@ -11,7 +11,7 @@ import os
 import shlex
 import socket
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -65,6 +65,14 @@ class RunEnvironment:
             self._unserved[key] = served_versions.explain_unserved(*key, tuple(self.live_workers.values()))
         return self._unserved[key]
 
+    async def with_queues(self, store: Store, runs: Iterable[Run]) -> RunEnvironment:
+        """The same, with the queues that these runs wait in now."""
+        now = store.now()
+        names = {run.queue for run in runs if run.is_limited and _is_queued(run, now)}
+        if not names:
+            return self
+        return replace(self, now=now, queues={one.name: one for one in await store.queues.list(names)})
+
     @cached_property
     def _unserved(self) -> dict[tuple[str, str, str], served_versions.UnservedReason | None]:
         return {}
@@ -73,9 +81,8 @@ class RunEnvironment:
 async def read_environment(store: Store, runs: Iterable[Run] = ()) -> RunEnvironment:
     """The workers, the disabled workflows, and the queues that these runs wait in."""
     now = store.now()
-    names = {run.queue for run in runs if _is_queued(run, now)}
-    queues = {one.name: one for one in await store.queues.list(names)} if names else {}
-    return RunEnvironment(await store.list_workers(), await store.disabled_workflows.get_all(), now, queues)
+    environment = RunEnvironment(await store.list_workers(), await store.disabled_workflows.get_all(), now, {})
+    return await environment.with_queues(store, runs)
 
 
 def _is_queued(run: Run, now: float) -> bool:

@@ -17,6 +17,11 @@ class Subscription:
         self._notified = asyncio.Event()
         self._error: BaseException | None = None
 
+    @property
+    def is_notified(self) -> bool:
+        """Whether there was a notification since the last ``clear``."""
+        return self._notified.is_set()
+
     def clear(self) -> None:
         """Forget earlier notifications. Raises when no more can come."""
         self._notified.clear()

@@ -32,6 +32,25 @@ EventFactory = Callable[[Run], LiveEvent]
 """Makes an event for a run that was just claimed."""
 
 
+class ClaimNext(NamedTuple):
+    """Claim a due run for a worker in the same commit as the operation before this one, if that is answered with
+    ``DONE``: see ``Store.commit_and_claim``."""
+
+    worker: int
+    workflow: str
+    """A served name: see ``served_versions``."""
+    make_event: EventFactory
+    """Makes the event that the commit appends to the run. It may be called in another thread."""
+
+
+class ClaimedRun(NamedTuple):
+    """A run that was claimed by a commit."""
+
+    run: Run
+    is_new: bool
+    """It has no history. Otherwise ask ``Store.get_histories``."""
+
+
 class NewSignals(NamedTuple):
     """Signals for held runs."""
 

@@ -63,6 +63,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.capabilities import Capability
+from holdfast.stores.claims import ClaimedRun, ClaimNext
 from holdfast.stores.journal_pages import JournalPage, make_journal_page
 from holdfast.stores.live_events import RunUpdates
 from holdfast.stores.operations import MAX_DELIVERIES, Op, OpResult, Run
@@ -221,6 +222,15 @@ class Store(ABC):
         Raises ``StoreUnavailable`` when nothing was committed, or when that is unknown; the caller may then repeat the
         call.
         """
+
+    async def commit_and_claim(self, items: Sequence[Op | ClaimNext]) -> list[OpResult | ClaimedRun | None]:
+        """Commit the operations among these items as ``commit`` does, and claim runs in the same transaction.
+
+        The answer to a ``ClaimNext`` is the run, or ``None`` if there is none, or if an ordinary claim must decide: a
+        store may always answer ``None``.
+        """
+        answers = iter(await self.commit([item for item in items if not isinstance(item, ClaimNext)]))
+        return [None if isinstance(item, ClaimNext) else next(answers) for item in items]
 
     # Reading
 

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
 from holdfast.admission.usage import BudgetLimits, BudgetShortage, Usage
+from holdfast.core.immutable import immutable
 from holdfast.core.records import Attempt, Record, Rewind, RewindPoint
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApproval, WithdrawApproval
@@ -53,7 +53,7 @@ class OpStatus(Enum):
     """The workflow is disabled, so its runs are not started."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NewRun:
     """Everything needed to create a run."""
 
@@ -107,7 +107,7 @@ class NewRun:
     """No engine executes it: see ``claims``."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Run:
     """A run's row."""
 
@@ -193,6 +193,8 @@ class StartRun(NamedTuple):
     received its result). If there is one, make ``run.starter`` its starter and answer with it, without claiming it."""
     link: RunLink | None = None
     """The run that starts this one. Answered with ``FENCED`` when it is no longer held."""
+    claim_event: LiveEvent | None = None
+    """Appended to a new run that is held by ``claim_as``."""
 
 
 class AwaitRun(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from holdfast.errors import RunNotFound, StoreUnavailable
 from holdfast.stores.contract import Store
@@ -87,6 +88,41 @@ class RunWaiters:
         waiting, self._waiting = self._waiting, {}
         for futures in waiting.values():
             _fail_futures(futures, error)
+
+
+class RunEnds:
+    """Runs as they end, in groups: those that end together are returned together."""
+
+    def __init__(self, waiters: RunWaiters, run_ids: Sequence[str]) -> None:
+        self._waiters = waiters
+        self._futures = {run_id: waiters.add(run_id) for run_id in run_ids}
+        self._ended: list[str] = []
+        self._changed = asyncio.Event()
+        for run_id, future in self._futures.items():
+            future.add_done_callback(partial(self._note_end, run_id))
+
+    def _note_end(self, run_id: str, _: asyncio.Future[Run]) -> None:
+        self._ended.append(run_id)
+        self._changed.set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of them were returned."""
+        return not self._futures
+
+    async def next(self) -> list[tuple[str, Run | BaseException]]:
+        """Runs that have ended, or the errors of runs that cannot be read; an empty list after the last one."""
+        if self._futures:
+            await self._changed.wait()
+        self._changed.clear()
+        ended, self._ended = self._ended, []
+        futures = [(run_id, self._futures.pop(run_id)) for run_id in ended]
+        return [(run_id, future.exception() or future.result()) for run_id, future in futures]
+
+    def close(self) -> None:
+        """Wait no longer."""
+        for run_id, future in self._futures.items():
+            self._waiters.remove(run_id, future)
 
 
 def _fail_futures(futures: Collection[asyncio.Future[Run]], error: BaseException) -> None:

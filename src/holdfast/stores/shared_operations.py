@@ -132,7 +132,10 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
         if self._is_disabled(new.workflow):
             return OpStatus.WORKFLOW_DISABLED
         inherits_budget = parent is not None and parent.has_budget
-        return self._link_and_answer(self._create(new, op.claim_as, inherits_budget), True, op.link)
+        run = self._create(new, op.claim_as, inherits_budget)
+        if op.claim_event is not None and run.owner is not None:
+            self._append_live_events(ops.AppendLiveEvents(run.key, run.epoch, (op.claim_event,)))
+        return self._link_and_answer(run, True, op.link)
 
     def _await(self, op: ops.AwaitRun) -> StartResult | OpStatus:
         if self._get_claimed(op.link.parent_key, op.link.epoch) is None:

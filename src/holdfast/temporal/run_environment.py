@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.core.patches import Patches
 from holdfast.core.records import Record
-from holdfast.engine.driver import Driver
+from holdfast.engine.held_run import HeldRun
 from holdfast.engine.live_events import LiveEventSource
 
 
@@ -21,10 +21,10 @@ class NullLiveEvents:
     def discard(self, source: LiveEventSource) -> None:
         """Does nothing."""
 
-    def flush_run(self, driver: Driver) -> None:
+    def flush_run(self, held_run: HeldRun) -> None:
         """Does nothing."""
 
-    def write_skipped_steps(self, driver: Driver) -> None:
+    def write_skipped_steps(self, held_run: HeldRun) -> None:
         """Does nothing."""
 
 

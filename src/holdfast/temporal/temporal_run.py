@@ -26,6 +26,7 @@ from holdfast.core.patches import Patches
 from holdfast.core.records import Attempt, Record, RecordKind, Signal
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
+from holdfast.engine.held_run import HeldRun
 from holdfast.engine.journal_writer import AnswerCallback
 from holdfast.errors import ValueTooLarge
 from holdfast.run_log import RunLog
@@ -217,22 +218,22 @@ class TemporalRun:
         """Create the run's patches."""
         return TemporalPatches(history.records, self.is_patched)
 
-    def on_run_idle(self, driver: Driver) -> None:
+    def on_run_idle(self, held_run: HeldRun) -> None:
         """Does nothing: Temporal decides which executions stay in memory."""
 
-    def on_run_busy(self, driver: Driver) -> None:
+    def on_run_busy(self, held_run: HeldRun) -> None:
         """Does nothing, for the same reason."""
 
-    def on_run_closed(self, driver: Driver, ended_run: Run | None) -> None:
+    def on_run_closed(self, held_run: HeldRun, ended_run: Run | None) -> None:
         """Does nothing: ``finish`` ends the execution."""
 
     def on_released(self, answer: OpResult | BaseException) -> None:
         """Does nothing: Temporal assigns runs to workers."""
 
-    def on_park_refused(self, driver: Driver) -> None:
+    def on_park_refused(self, held_run: HeldRun) -> None:
         """Continue the run, which can now process a cancel request."""
         if self._is_cancel_requested:
-            driver.handle_request(_CANCEL_REQUEST)
+            self.driver.handle_request(_CANCEL_REQUEST)
 
     def set_turn(self, run_id: str | None) -> None:
         """Workflow code starts or stops running, perhaps in another thread than the last time."""

@@ -38,10 +38,10 @@ from holdfast.codec import (
     read_error_info,
 )
 from holdfast.core.commands import Command
-from holdfast.core.execution import ExecutionResult
 from holdfast.core.patches import Patches
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
+from holdfast.core.workflow_code import ExecutionResult
 from holdfast.engine import replay_logging
 from holdfast.engine.definitions import ChildCall, WorkflowDefinition
 from holdfast.engine.run_approvals import ApprovalCall

@@ -24,7 +24,7 @@ import flows
 import kill_points
 
 from holdfast import Client, Runtime
-from holdfast.engine import driver, idle_runs
+from holdfast.engine import held_run, idle_runs
 from holdfast.stores.sqlite import connection_worker
 
 RUN = "the-run"
@@ -38,7 +38,7 @@ def park_soon(flow: str) -> None:
         return
     for module, name, seconds in (
         (idle_runs, "PARK_AFTER_S", 0.02),
-        (driver, "PARK_AFTER_S", 0.02),
+        (held_run, "PARK_AFTER_S", 0.02),
         (idle_runs, "SWEEP_INTERVAL_S", 0.01),
     ):
         assert hasattr(module, name), f"{name} is no longer in {module.__name__}"

@@ -29,6 +29,7 @@ from holdfast.client.http.resources import (
     HttpQueues,
     HttpSchedules,
 )
+from holdfast.client.http.results import ResultReader
 from holdfast.client.http.runs import HttpRuns, run_path
 from holdfast.client.http.server_endpoint import ServerEndpoint, make_namespace_error
 from holdfast.client.http.transport import TransientError, Transport
@@ -99,6 +100,7 @@ class HttpClient(HttpRuns, HttpAdmin, Client):
         )
         transport = Transport(endpoint, timing=timing, http_transport=http_transport)
         HttpRequests.__init__(self, transport, max_value)
+        self._results = ResultReader(transport)
         self.url = endpoint.url
         self.memory = HttpMemory(transport, self._run_sync, max_value)
         self.schedules = HttpSchedules(transport, self._run_sync)

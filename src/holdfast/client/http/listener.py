@@ -89,6 +89,8 @@ class HttpListener:
         self._pending: asyncio.Queue[Delivery | HoldfastError] = asyncio.Queue()
         """Deliveries that were received and not yet requested."""
         self._is_connected = False
+        self._can_take_next = False
+        """The server can send the next delivery in its response to a request that completes one."""
         self._heartbeat_now = asyncio.Event()
         self._stream_task: asyncio.Task[None] | None = None
         self._heartbeat_task: asyncio.Task[None] | None = None
@@ -112,8 +114,7 @@ class HttpListener:
         if self._has_left:
             raise UsageError(f"this listener on {self._address!r} has left: call `client.listen` for a new one")
         if self._stream_task is None:
-            stream = keep_running(self._run_stream, f"listening on {self._address!r}", log)
-            self._stream_task = asyncio.create_task(stream)
+            self._start_stream()
         if self._heartbeat_task is None:
             self.loop = asyncio.get_running_loop()
             heartbeats = keep_running(self._run_heartbeats, f"sending heartbeats to {self._address!r}", log)
@@ -128,6 +129,10 @@ class HttpListener:
                     return found
         finally:
             self._waiter_count -= 1
+
+    def _start_stream(self) -> None:
+        stream = keep_running(self._run_stream, f"listening on {self._address!r}", log)
+        self._stream_task = asyncio.create_task(stream)
 
     async def pause(self) -> None:
         """Accept no more deliveries, unless a caller waits for one, or until a caller does."""
@@ -181,10 +186,29 @@ class HttpListener:
 
         Raises ``DeliveryLost``, and errors for what the server refuses.
         """
+        is_taking_next = operation == "complete" and self._can_take_next and self._is_connected
         response = await self._transport.request(
-            "POST", f"/v1/deliveries/{delivery_id}/{operation}", body=dict(body), give_up_after_s=None
+            "POST",
+            f"/v1/deliveries/{delivery_id}/{operation}",
+            body={**body, "next": "stream"} if is_taking_next else dict(body),
+            give_up_after_s=None,
         )
-        return response.status, response.unwrap()
+        data = response.unwrap()
+        if is_taking_next:
+            await self._accept_next(data["delivery"], is_repeat=response.has_unconfirmed_attempt)
+        return response.status, data
+
+    async def _accept_next(self, data: Mapping[str, Any] | None, *, is_repeat: bool) -> None:
+        """Accept the delivery in the response to a request that has completed another one."""
+        if data is None:
+            if is_repeat and self._stream_task is not None:
+                # A response that was lost may have had a delivery: the server sends what this listener does not name.
+                self._stream_task.cancel()
+                self._start_stream()
+        elif self._stream_task is None:  # it has left, or accepts nothing now
+            await Delivery(data, self).try_release("the listener stops")
+        else:
+            self._accept_delivery(data)
 
     def on_delivery_ended(self, delivery_id: str) -> None:
         """Forget a delivery that has ended."""
@@ -232,6 +256,7 @@ class HttpListener:
         if event.event == "listener":
             data = json.loads(event.data)
             self._id, self._lease_s = str(data["listener_id"]), float(data["lease"])
+            self._can_take_next = bool(data.get("can_take_next"))  # an older server does not say
             self._is_connected = True
             backoff.reset()
         elif event.event == "delivery":

@@ -146,12 +146,18 @@ class PlainConnection(asyncio.Protocol):
 
     @asynccontextmanager
     async def stream(
-        self, method: str, url: str, *, headers: Mapping[str, str], timeout: httpx2.Timeout
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str],
+        timeout: httpx2.Timeout,
     ) -> AsyncGenerator[PlainResponse]:
         """A response whose body is read inside of the block."""
         response = None
         try:
-            response = await self._send(method, url, None, headers, timeout.connect, is_stream=True)
+            response = await self._send(method, url, content, headers, timeout.connect, is_stream=True)
             try:
                 async with asyncio.timeout(timeout.read):
                     await response.wait_for_head()

@@ -22,6 +22,7 @@ from holdfast.client.http.requests import (
     drop_none,
     quote_segment,
 )
+from holdfast.client.http.results import ResultReader
 from holdfast.client.http.transport import ServerResponse, TransientError
 from holdfast.client.run_operations import RunOperations
 from holdfast.core.states import RunState
@@ -42,9 +43,6 @@ from holdfast.services.run_outcome import EndedRun, make_unsuccessful_error
 from holdfast.services.settlement import check_settlement
 from holdfast.services.wire_values import from_wire
 
-LONG_POLL_S = 25.0
-"""Seconds that the server is asked to wait for a result: proxies cut connections that are silent for a minute."""
-
 
 def run_path(run_id: str, operation: str = "") -> str:
     """The path of a run, or of an operation on it."""
@@ -55,20 +53,11 @@ def run_path(run_id: str, operation: str = "") -> str:
 class HttpRuns(HttpRequests, RunOperations):
     """Operations on runs of a server."""
 
+    _results: ResultReader
+
     @override
     async def _wait_for_result(self, run_id: str) -> Any:
-        path = run_path(run_id, "result")
-        backoff = Backoff(self._transport.timing, None)
-        while True:
-            sent_at = self._transport.timing.clock()
-            response = await self._transport.request("GET", path, wait_s=LONG_POLL_S, give_up_after_s=None)
-            body = response.unwrap()
-            if response.status != 202:
-                return _decode_result(body)
-            if self._transport.timing.clock() - sent_at < 1.0:
-                await backoff.wait()  # the server did not wait: it is about to stop
-            else:
-                backoff.reset()
+        return _decode_result(await self._results.wait(run_id))
 
     @override
     async def events(self, run_id: str, after: str | None = None, *, follow: bool = True) -> AsyncGenerator[Event]:

@@ -204,7 +204,7 @@ class Transport:
         content = None
         if body is not None:
             headers["Content-Type"] = "application/json"
-            content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+            content = _encode_body(body)
         times = httpx2.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s, write=RESPONSE_TIMEOUT_S, pool=None)
         try:
             async with self._acquire_client() as client:
@@ -255,10 +255,16 @@ class Transport:
 
     @asynccontextmanager
     async def stream(
-        self, path: str, *, query: Query | None = None, last_event_id: str | None = None
+        self, path: str, *, query: Query | None = None, last_event_id: str | None = None, body: Any = None
     ) -> AsyncGenerator[EventStream]:
-        """A stream of events, after the event ``last_event_id``. Raises ``TransientError``, also while you read it."""
+        """A stream of events, after the event ``last_event_id``. Raises ``TransientError``, also while you read it.
+
+        With a ``body``, the request is a POST, which must be harmless to repeat.
+        """
         headers = {"Accept": "text/event-stream"} | ({} if last_event_id is None else {"Last-Event-ID": last_event_id})
+        method, content = ("GET", None) if body is None else ("POST", _encode_body(body))
+        if content is not None:
+            headers["Content-Type"] = "application/json"
         times = httpx2.Timeout(
             connect=CONNECT_TIMEOUT_S, read=STREAM_IDLE_TIMEOUT_S, write=RESPONSE_TIMEOUT_S, pool=None
         )
@@ -266,15 +272,15 @@ class Transport:
         try:
             async with (
                 self._acquire_client() as client,
-                client.stream("GET", url, headers=headers, timeout=times) as response,
+                client.stream(method, url, content=content, headers=headers, timeout=times) as response,
             ):
                 if not response.is_success:
                     await response.aread()
-                    self._parse_response(response, f"GET {path}").unwrap()
+                    self._parse_response(response, f"{method} {path}").unwrap()
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
                     raise ServerError(
-                        f"{self.endpoint.url} has answered GET {path} with no stream of events. Is it a Holdfast "
-                        "server?"
+                        f"{self.endpoint.url} has answered {method} {path} with no stream of events. Is it a "
+                        "Holdfast server?"
                     )
                 yield EventStream(response)
         except _REQUEST_ERRORS as error:
@@ -310,6 +316,10 @@ def _format_query(query: Query | None, wait_s: float) -> str:
         values: Sequence[Any] = [value] if isinstance(value, str | int | float) else cast("Sequence[Any]", value)
         parameters += [(name, str(each).lower() if isinstance(each, bool) else str(each)) for each in values]
     return f"?{urlencode(parameters)}" if parameters else ""
+
+
+def _encode_body(body: Any) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _parse_json(response: HttpResponse) -> Any:

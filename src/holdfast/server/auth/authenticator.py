@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 
+from holdfast.core.immutable import immutable
 from holdfast.server.auth.scopes import Scope, has_scope
 from holdfast.server.caches.lru_dict import LruDict
 from holdfast.server.http.problems import Problem
+from holdfast.server.http.remote_addresses import is_local_request
+from holdfast.server.http.request import Request
 from holdfast.services.api_keys import DOCUMENT_KIND, ApiKey, hash_secret, key_from_document
 from holdfast.stores.contract import Store
 from holdfast.stores.documents import Document
@@ -28,10 +30,12 @@ MAX_CACHED_KEYS = 10_000
 
 AUTHENTICATE_HEADERS = {"WWW-Authenticate": 'Bearer realm="holdfast"'}
 
+_LOCAL_SCOPES = (Scope.ADMIN, Scope.LISTEN_TO_ALL)
+"""Those of a program on this machine, as long as there are no keys."""
 _TOKEN_PATTERN = re.compile(r"hf_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Caller:
     """The sender of a request."""
 
@@ -60,8 +64,7 @@ class Authenticator:
     ) -> None:
         self._open_home_store = open_home_store
         self._clock = clock
-        self._local_caller = Caller("", "local", namespace, (Scope.ADMIN, Scope.LISTEN_TO_ALL))
-        """A program on this machine, as long as there are no keys."""
+        self._namespace = namespace
         self._cache: LruDict[str, tuple[float, ApiKey, bytes]] = LruDict(MAX_CACHED_KEYS)
         """By id: when it was looked up, the key, and the hash of its secret."""
         self._checked_any_at: float | None = None
@@ -78,10 +81,12 @@ class Authenticator:
             self._checked_any_at = now
         return self._has_keys
 
-    async def authenticate(self, token: str | None, *, is_local: bool) -> Caller | None:
-        """The caller with this token, or without one on this machine; ``None``: the token is not valid."""
-        if not await self.is_key_required():
-            return self._local_caller if token is None and is_local else None
+    async def authenticate(self, request: Request) -> Caller | None:
+        """The caller, if the key of the request is valid now, or if none is needed (see ``CACHE_TTL_S``)."""
+        token, remote = _get_bearer_token(request.headers), request.remote_address
+        if not self._has_keys and not await self.is_key_required():
+            is_local = token is None and is_local_request(request)
+            return Caller("", "local", self._namespace, _LOCAL_SCOPES, remote) if is_local else None
         parts = _TOKEN_PATTERN.fullmatch(token or "")
         if parts is None:
             return None
@@ -92,7 +97,7 @@ class Authenticator:
         if found is None or not is_same or not found[0].is_valid(self._clock()):
             return None
         key = found[0]
-        return Caller(key.id, key.name, key.namespace, key.scopes)
+        return Caller(key.id, key.name, key.namespace, key.scopes, remote)
 
     def invalidate(self, id: str) -> None:
         """Look a key up anew: it was made or changed."""
@@ -139,3 +144,8 @@ class Authenticator:
     def _is_fresh(self, at: float | None) -> bool:
         # If the clock was set back, nothing stays fresh for longer.
         return at is not None and 0 <= self._clock() - at < CACHE_TTL_S
+
+
+def _get_bearer_token(headers: Mapping[str, str]) -> str | None:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from math import ceil
 
@@ -21,7 +20,7 @@ class RateLimiter:
         self._burst = burst
         self._clock = clock
         window = max(1, ceil(burst / requests_per_s))
-        self._policy = f'"default";q={max(1, int(burst))};w={window}'
+        self._policy_header = (b"ratelimit-policy", f'"default";q={max(1, int(burst))};w={window}'.encode())
         self._buckets: LruDict[str, tuple[float, float]] = LruDict(MAX_BUCKETS)
         """By caller: how much was left, and when."""
 
@@ -30,7 +29,8 @@ class RateLimiter:
         now = self._clock()
         left, since = self._buckets.get(caller, (self._burst, now))
         # If the clock was set back, nothing is refilled, and time counts from there.
-        left = min(self._burst, left + max(0.0, now - since) * self._requests_per_s)
+        if now > since:
+            left = min(self._burst, left + (now - since) * self._requests_per_s)
         self._buckets[caller] = (left if left < 1 else left - 1, now)
         if left < 1:
             retry_after_s = max(1, round((1 - left) / self._requests_per_s + 0.5))
@@ -42,14 +42,11 @@ class RateLimiter:
                 headers={"Retry-After": str(retry_after_s)},
             )
 
-    def make_headers(self, caller: str) -> dict[str, str]:
+    def make_headers(self, caller: str) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
         """Response headers with the limit and the rest of it (draft-ietf-httpapi-ratelimit-headers)."""
         left, _ = self._buckets.get(caller, (self._burst, 0.0))
         reset = ceil((self._burst - left) / self._requests_per_s)
-        return {
-            "RateLimit-Policy": self._policy,
-            "RateLimit": f'"default";r={max(0, int(left))};t={reset}',
-        }
+        return self._policy_header, (b"ratelimit", b'"default";r=%d;t=%d' % (left, reset))
 
 
 class ConcurrencyLimiter:
@@ -58,11 +55,11 @@ class ConcurrencyLimiter:
     def __init__(self, max_open: int, kind: str) -> None:
         self._max_open = max_open
         self._kind = kind
-        self._open_counts: Counter[str] = Counter()
+        self._open_counts: dict[str, int] = {}
 
     def check(self, caller: str) -> None:
         """Raise ``Problem`` if one more would exceed the limit."""
-        if self._open_counts[caller] >= self._max_open:
+        if self._open_counts.get(caller, 0) >= self._max_open:
             raise Problem(
                 429,
                 "too-many-concurrent-requests",
@@ -71,25 +68,13 @@ class ConcurrencyLimiter:
                 headers={"Retry-After": "1"},
             )
 
-    def acquire(self, caller: str) -> AcquiredSlot:
-        """Count one more until the end of a ``with`` block. Raises ``Problem`` if it exceeds the limit."""
+    def acquire(self, caller: str) -> None:
+        """Count one more, until ``release``. Raises ``Problem`` if it exceeds the limit."""
         self.check(caller)
-        return AcquiredSlot(self._open_counts, caller)
+        self._open_counts[caller] = self._open_counts.get(caller, 0) + 1
 
-
-class AcquiredSlot:
-    """One request or stream of a caller, counted inside of the block. (A generator would cost more.)"""
-
-    __slots__ = ("_caller", "_open_counts")
-
-    def __init__(self, open_counts: Counter[str], caller: str) -> None:
-        self._open_counts = open_counts
-        self._caller = caller
-
-    def __enter__(self) -> None:
-        self._open_counts[self._caller] += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._open_counts[self._caller] -= 1
-        if not self._open_counts[self._caller]:
-            del self._open_counts[self._caller]
+    def release(self, caller: str) -> None:
+        """Count one less."""
+        count = self._open_counts.pop(caller) - 1
+        if count:
+            self._open_counts[caller] = count

@@ -11,18 +11,15 @@ invalid keys cannot lock out others at the same address.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
-
-from starlette.requests import Request
 
 from holdfast.server.auth.audit_log import DenialLog, format_target
 from holdfast.server.auth.authenticator import Caller, invalid_key_problem
 from holdfast.server.auth.rate_limits import ConcurrencyLimiter, RateLimiter
 from holdfast.server.calls import not_allowed_problem
-from holdfast.server.http.remote_addresses import get_network, get_remote_address
-from holdfast.server.http.request_guard import RESPONSE_HEADERS
+from holdfast.server.http.problems import Problem
+from holdfast.server.http.remote_addresses import get_network
+from holdfast.server.http.request import Request
 from holdfast.server.http.router import Endpoint
 from holdfast.server.tenants import Tenant
 from holdfast.stores.audit_log import AuditEvent
@@ -48,14 +45,15 @@ class RequestAdmission:
 
     async def admit(self, endpoint: Endpoint, path_params: dict[str, str], request: Request) -> tuple[Caller, Tenant]:
         """The caller, and its namespace. Raises ``Problem``."""
-        remote = get_remote_address(request)
         tenants = self._platform.tenants
         if endpoint.scope is None:
-            self._count_request(request, get_network(remote))
-            caller = Caller("", "", tenants.namespace, (), remote)
+            caller = Caller("", "", tenants.namespace, (), request.remote_address)
+            self._count_request(request, caller)
             return caller, await tenants.get_tenant(caller.namespace)
-        caller = _set_remote_address(await self._authenticate(request, remote), remote)
-        self._count_request(request, get_limit_key(caller))
+        caller = await self._platform.authenticator.authenticate(request)
+        if caller is None:
+            raise await self._refuse(request)
+        self._count_request(request, caller)
         address = path_params[endpoint.path_params[0]] if endpoint.is_address_scoped else None
         if not caller.has_scope(endpoint.scope, address):
             if endpoint.is_audited:
@@ -76,21 +74,20 @@ class RequestAdmission:
             remote_address=caller.remote_address,
         )
 
-    def _count_request(self, request: Request, limit_key: str) -> None:
+    def _count_request(self, request: Request, caller: Caller) -> None:
+        request.limit_key = caller.key_id or get_network(request.remote_address)
         try:
-            self._rate_limiter.count_request(limit_key)
+            self._rate_limiter.count_request(request.limit_key)
         finally:
-            request.scope.get(RESPONSE_HEADERS, {}).update(self._rate_limiter.make_headers(limit_key))
+            request.response_headers += self._rate_limiter.make_headers(request.limit_key)
 
-    async def _authenticate(self, request: Request, remote: str) -> Caller:
-        caller = await self._platform.authenticate(request)
-        if caller is not None:
-            return caller
-        self._auth_failure_limiter.count_request(get_network(remote))
+    async def _refuse(self, request: Request) -> Problem:
+        self._auth_failure_limiter.count_request(get_network(request.remote_address))
         if "authorization" not in request.headers:
-            raise invalid_key_problem(await self._explain_missing_key())
-        log.warning("%s %r from %s was refused: the key is not valid", request.method, request.url.path, remote)
-        raise invalid_key_problem()
+            return invalid_key_problem(await self._explain_missing_key())
+        message = "%s %r from %s was refused: the key is not valid"
+        log.warning(message, request.method, request.path, request.remote_address)
+        return invalid_key_problem()
 
     async def _explain_missing_key(self) -> str:
         if await self._platform.authenticator.is_key_required():
@@ -99,13 +96,3 @@ class RequestAdmission:
             "There is no key yet, and this request does not come straight from a program of the same user on this "
             "machine: make a key with `holdfast keys create`, and send it as the header Authorization: Bearer hf_…."
         )
-
-
-@lru_cache(1024)
-def _set_remote_address(caller: Caller, remote: str) -> Caller:
-    return replace(caller, remote_address=remote)
-
-
-def get_limit_key(caller: Caller) -> str:
-    """The key whose limits a request counts against, or the network address if there is no key."""
-    return caller.key_id or get_network(caller.remote_address)

@@ -31,12 +31,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from starlette.datastructures import Headers
-from starlette.responses import Response
+from holdfast.server.http.response import Response
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -69,17 +69,19 @@ class _File:
     etag: str
 
 
-def serve_page(method: str, path: str, headers: Headers) -> Response | None:
+def serve_page(method: str, path: str, headers: Mapping[str, str]) -> Response | None:
     """The page or the file at a path; ``None``: the path may belong to the API."""
     if method not in ("GET", "HEAD"):
         return None
+    if path != "/" and not path.startswith(_URL_PREFIX):
+        return None
     found = _load_site().get("index.html" if path == "/" else path.removeprefix(_URL_PREFIX))
-    if found is None or (path != "/" and not path.startswith(_URL_PREFIX)):
+    if found is None:
         return None
     response_headers = {**_PAGE_HEADERS, "ETag": found.etag}
     if found.etag in headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=response_headers)
-    response = Response(found.content, headers={**response_headers, "Content-Type": found.media_type})
+        return Response(status=304, headers=response_headers)
+    response = Response(found.content, media_type=found.media_type, headers=response_headers)
     if method == "HEAD":
         response.body = b""  # the Content-Length header stays
     return response

@@ -7,9 +7,10 @@ the run, releases it, or parks it until a person answers, a signal arrives, or a
 old epoch is refused (``409 delivery-lost``), so a listener that was declared dead can do no harm.
 
 ``listener_registry`` registers listeners and renews their leases. ``listener_session`` takes deliveries for them, and
-``dispatcher`` hands out the runs. ``delivery`` builds what a listener gets; ``steps``, ``waits``, and
-``delivery_operations`` have what it can do. ``delivery_watcher`` notices when a delivery ends, and ``history`` lists
-earlier deliveries.
+``dispatcher`` hands out the runs. ``direct_delivery`` delivers a run in the commit that starts it, and
+``next_delivery`` in the commit that ends the listener's last one. ``delivery`` builds what a listener gets; ``steps``,
+``waits``, and ``delivery_operations`` have what it can do. ``delivery_watcher`` notices when a delivery ends, and
+``history`` lists earlier deliveries.
 ``background.sweeper`` finds dead listeners and passed deadlines.
 
 The server stores nothing of this itself. It has in memory only which listeners are connected to it and wait.

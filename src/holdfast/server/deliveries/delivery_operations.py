@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from holdfast.core.states import RunState
@@ -20,6 +21,7 @@ from holdfast.server.deliveries.delivery import (
 )
 from holdfast.server.deliveries.steps import StepBody, make_step_ops
 from holdfast.server.http.problems import Problem
+from holdfast.stores.claims import ClaimedRun, ClaimNext
 from holdfast.stores.live_events import RETURNED
 from holdfast.stores.operations import (
     AppendLiveEvents,
@@ -71,24 +73,26 @@ def _revoke(call: Call, run: Run, reason: str, detail: str) -> Problem:
 # Ends
 
 
-async def complete(call: Call, id: str, output: Any, steps: Sequence[StepBody] = ()) -> Run:
+async def complete(
+    call: Call, id: str, output: Any, steps: Sequence[StepBody] = (), claim: ClaimNext | None = None
+) -> tuple[Run, ClaimedRun | None]:
     """End the run with a result, and record its last steps in the same commit. A repeat has the same response.
 
-    Returns the run as it was delivered.
+    Returns the run as it was delivered, and what was claimed in the same commit.
     """
     encoded = call.encode_stored_value(output, "the output of the run")
+    finish = partial(_finish, call, id, RunState.COMPLETED, output=encoded, claim=claim)
     if not steps:
-        return await _finish(call, id, RunState.COMPLETED, output=encoded)
+        return await finish()
     try:
         held = await find_claimed_delivery(call, id)
     except Problem as problem:
         if problem.status != 409:
             raise
-        return await _finish(call, id, RunState.COMPLETED, output=encoded)  # a repeat, or the delivery is lost
+        return await finish()  # a repeat, or the delivery is lost
     async with held.lock:
         try:
-            ops = await make_step_ops(call, held, steps)
-            return await _finish(call, id, RunState.COMPLETED, output=encoded, step_ops=ops)
+            return await finish(step_ops=await make_step_ops(call, held, steps))
         finally:
             forget_delivery(call, id)
 
@@ -126,7 +130,8 @@ async def _finish(
     output: bytes | None = None,
     error: bytes | None = None,
     step_ops: Sequence[AppendRecord] = (),
-) -> Run:
+    claim: ClaimNext | None = None,
+) -> tuple[Run, ClaimedRun | None]:
     known = call.platform.delivery_cache.get((call.tenant.namespace, id))
     if known is None:
         run, epoch = await find_delivery(call, id)
@@ -135,16 +140,18 @@ async def _finish(
         run, epoch = known.run, known.run.epoch
     store = call.store
     now = store.now()
-    *_, status = await call.commit([*step_ops, FinishRun(run.key, epoch, state, output, error, now)])
+    finish = FinishRun(run.key, epoch, state, output, error, now)
+    answers = await call.commit_and_claim([*step_ops, finish, *([] if claim is None else [claim])])
+    status, claimed = answers[len(step_ops)], None if claim is None else answers[-1]
     if status not in (OpStatus.DONE, OpStatus.DONE_NOTIFIED):
         raise await read_lost_problem(call, run, epoch)
     ended = replace(run, state=state, output=output, error=error, finished_at=now, owner=None)
     RunLog.from_store(store).log_end(ended)
-    end_delivery(call, id, run)
+    end_delivery(call, id, run, frees_run=run.is_limited)  # else there is nothing for other listeners
     if status is OpStatus.DONE_NOTIFIED:  # perhaps a repeat, with another result than the one that counts
         ended = await store.get_run(run.id) or ended
     call.tenant.connections.note_end(ended)
-    return run
+    return run, claimed if isinstance(claimed, ClaimedRun) else None
 
 
 async def _return_run(call: Call, id: str, run: Run, op: ReleaseRun, **reason: str) -> RunState:
@@ -160,12 +167,13 @@ async def _return_run(call: Call, id: str, run: Run, op: ReleaseRun, **reason: s
     return RunState.PENDING if current is None else current.state
 
 
-def end_delivery(call: Call, id: str, run: Run) -> None:
-    """The delivery has ended: its listener may get the next one, and other listeners this run, if it continues."""
+def end_delivery(call: Call, id: str, run: Run, *, frees_run: bool = True) -> None:
+    """The delivery has ended: its listener may get the next one, and others (``frees_run``) this run or another one."""
     forget_delivery(call, id)
     dispatcher = call.tenant.dispatcher
     dispatcher.watcher.mark_ended(id, is_expected=True)
-    dispatcher.notify(run.workflow)
+    if frees_run:
+        dispatcher.notify(run.workflow)
 
 
 def _get_redelivery_delay(failure_count: int) -> float:

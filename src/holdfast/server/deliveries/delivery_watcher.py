@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.background_tasks import keep_running
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.server.deliveries.delivery import ClaimedDelivery, get_delivery_id
+from holdfast.server.http.problems import Problem
 from holdfast.server.http.server_sent_events import ServerSentEvent
 from holdfast.services.json_form import to_json_bytes
 from holdfast.stores.operations import Run
 
 if TYPE_CHECKING:
+    from holdfast.server.deliveries.listener_session import ListenerSession
     from holdfast.server.tenants import Tenant
 
 log = logging.getLogger("holdfast.server")
@@ -34,11 +40,17 @@ RUN_BATCH_SIZE = 500
 class ConnectedListener:
     """A listener with an open stream, and the deliveries that it holds."""
 
+    session: ListenerSession
+    max_active: int
+    """Maximum number of deliveries that it holds at once."""
     delivery_ids: set[str] = field(default_factory=set[str])
+    unacknowledged: deque[ClaimedDelivery] = field(default_factory=deque[ClaimedDelivery])
+    """Deliveries that it holds without knowing it, which the stream has yet to send."""
     ended_ids: list[str] = field(default_factory=list[str])
     """Deliveries that have ended, which the stream has yet to report."""
     is_end_unexpected: bool = False
     """The listener may not know yet that one of them has ended."""
+    is_open: bool = True
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def mark_ended(self, id: str, *, is_expected: bool) -> None:
@@ -62,6 +74,14 @@ class _WatchedDelivery(NamedTuple):
     listener: ConnectedListener
 
 
+@dataclass(slots=True)
+class EndingDelivery:
+    """A delivery that a call ends."""
+
+    next_delivery: ClaimedDelivery | None = None
+    """What its listener holds in its place."""
+
+
 class DeliveryWatcher:
     """Watches the deliveries of one namespace whose listeners have open streams."""
 
@@ -73,6 +93,8 @@ class DeliveryWatcher:
 
     def watch(self, id: str, run: Run, listener: ConnectedListener) -> None:
         """Watch a delivery that a listener was handed."""
+        if not listener.is_open:
+            return  # when it reconnects, its new stream watches the delivery
         listener.delivery_ids.add(id)
         self._watched[id] = _WatchedDelivery(run.id, run.epoch, listener)
         if self._task is None or self._task.done():
@@ -80,6 +102,31 @@ class DeliveryWatcher:
             self._task = asyncio.create_task(
                 keep_running(self._poll_while_watched, description, log, stop_on=UsageError)
             )
+
+    def get_listener(self, id: str) -> ConnectedListener | None:
+        """The listener that holds a delivery and has an open stream."""
+        watched = self._watched.get(id)
+        return None if watched is None else watched.listener
+
+    @contextmanager
+    def ending(self, id: str) -> Generator[EndingDelivery]:
+        """End a watched delivery inside of the block, which may put another one in its place."""
+        watched, ending = self._watched.pop(id), EndingDelivery()
+        listener = watched.listener  # it counts the delivery as held until the block ends
+        try:
+            yield ending
+        except BaseException as error:
+            if isinstance(error, Problem) and error.status == 409:  # it is lost
+                listener.mark_ended(id, is_expected=True)
+            elif listener.is_open:
+                self._watched[id] = watched
+            raise
+        if ending.next_delivery is None:
+            listener.mark_ended(id, is_expected=True)
+        else:
+            listener.delivery_ids.discard(id)
+            run = ending.next_delivery.run
+            self.watch(get_delivery_id(run), run, listener)
 
     def mark_ended(self, id: str, *, is_expected: bool) -> None:
         """A delivery has ended; ``is_expected``: by a call on it, so its listener most likely knows."""
@@ -89,6 +136,7 @@ class DeliveryWatcher:
 
     def remove_listener(self, listener: ConnectedListener) -> None:
         """A listener's stream is closed."""
+        listener.is_open = False
         for id in listener.delivery_ids:
             watched = self._watched.get(id)
             # If the listener has reconnected, its new stream watches the delivery.

@@ -80,6 +80,8 @@ class Dispatcher:
         self._subscriptions: dict[str, Subscription] = {}
         self._starts: dict[str, Subscription] = {}
         """By address: notified when a run was started through this server, which need not wait for the next poll."""
+        self._nothing_due_until: dict[str, float] = {}
+        """By address: until when no run becomes due, unless there is a notification. Unknown during a poll."""
         self._handover_tasks: set[asyncio.Task[None]] = set()
         self.watcher = DeliveryWatcher(tenant)
 
@@ -95,6 +97,13 @@ class Dispatcher:
             subscription.notify()
             self.notify(address)
 
+    def has_nothing_due(self, address: str) -> bool:
+        """Whether no run of an address waits for a listener, as far as is known."""
+        subscription = self._subscriptions.get(address)
+        if subscription is None or subscription.is_notified:
+            return False
+        return self._nothing_due_until.get(address, 0.0) > self._tenant.store.now()
+
     async def next_delivery(self, session: ListenerSession, active_deliveries: Collection[str]) -> ClaimedDelivery:
         """The next run for a listener, as soon as there is one."""
         listener = self.join(session, active_deliveries)
@@ -108,20 +117,54 @@ class Dispatcher:
         """Put a listener in the line of its address, until it has a delivery or leaves."""
         address, listener = session.address.name, PendingListener(session, active_deliveries)
         self._pending.setdefault(address, deque()).append(listener)
+        self._ensure_dispatching(address)
+        return listener
+
+    def _ensure_dispatching(self, address: str) -> None:
+        """Look for work, unless it is known that there is none."""
         task = self._dispatch_tasks.get(address)
         if task is None or task.done():
             description = f"address {address!r}: looking for work"
             dispatching = keep_running(partial(self._dispatch, address), description, log, stop_on=UsageError)
             self._dispatch_tasks[address] = asyncio.create_task(dispatching)
-        else:
+        elif not self.has_nothing_due(address):
             self.notify(address)
-        return listener
+
+    async def choose_listener(self, address: str) -> PendingListener | None:
+        """Take a listener out of the line, for a run that is about to be started.
+
+        It is one that no other run waits for: nothing else is due, or it is too far behind for the next claim. Call
+        ``hand_over`` or ``rejoin`` afterwards.
+        """
+        while line := self._pending.get(address):
+            if self.has_nothing_due(address):
+                listener = line.popleft()
+            elif len(line) > MAX_CLAIM_SIZE:
+                listener = line.pop()
+            else:
+                break
+            if not listener.delivery.done() and not await _fail_if_key_invalid(listener):
+                return listener
+        return None
+
+    def rejoin(self, listener: PendingListener) -> None:
+        """Put a listener that got nothing back to the head of the line."""
+        if not listener.delivery.done():
+            self._pending.setdefault(listener.session.address.name, deque()).appendleft(listener)
+            self._ensure_dispatching(listener.session.address.name)
+
+    async def hand_over(self, listener: PendingListener, delivery: ClaimedDelivery) -> None:
+        """Give a listener the run that was claimed for it. If it has left meanwhile, the run is released."""
+        if listener.delivery.done():
+            await self.release(delivery.run)
+        else:
+            listener.delivery.set_result(delivery)
 
     async def leave(self, listener: PendingListener) -> None:
         """Take a listener out of the line. A run that it was handed is released."""
         delivery = listener.delivery
         if not delivery.cancel() and not (delivery.cancelled() or delivery.exception()):
-            await self._release(delivery.result().run)
+            await self.release(delivery.result().run)
         _remove_pending(self._pending.get(listener.session.address.name, deque()), listener)
 
     async def close(self) -> None:
@@ -142,6 +185,7 @@ class Dispatcher:
                 while line := self._pending.get(address):
                     subscription.clear()
                     starts.clear()
+                    self._nothing_due_until.pop(address, None)
                     polled_at, pending_count = loop.time(), len(line)
                     try:
                         wait = await self._dispatch_due(address, line)
@@ -156,16 +200,16 @@ class Dispatcher:
                 self._dispatch_tasks.pop(address, None)
             finally:
                 del self._subscriptions[address], self._starts[address]
+                self._nothing_due_until.pop(address, None)
 
     async def _dispatch_due(self, address: str, pending: deque[PendingListener]) -> float:
         """Hand out what is due. Returns the seconds until the next poll makes sense."""
         store, served, size = self._tenant.store, [make_served_name(address, "")], FIRST_CLAIM_SIZE
         while pending:
             due = await store.claims.get_next_wake_at(workflows=served, queues=None)
-            if due is None:
-                return POLL_INTERVAL_S
-            if due > store.now():
-                return min(POLL_INTERVAL_S, due - store.now())
+            if due is None or due > store.now():
+                self._nothing_due_until[address] = float("inf") if due is None else due
+                return POLL_INTERVAL_S if due is None else min(POLL_INTERVAL_S, due - store.now())
             listeners = await self._choose_listeners(pending, size)
             if not listeners:
                 continue
@@ -211,7 +255,7 @@ class Dispatcher:
             workers,
             workflows=workflows,
             suspect_delay_s=listeners[0].suspect_delay_s,
-            make_event=lambda run: by_worker[run.owner or 0][0].session.make_delivered_event(run),
+            make_event=lambda run: by_worker[run.owner or 0][0].session.make_delivered_event(run.epoch),
         )
         return [(by_worker[run.owner].popleft(), run) for run in runs if run.owner is not None]
 
@@ -233,15 +277,15 @@ class Dispatcher:
                 exc_info=None if is_known else error,
             )  # fmt: skip
             listener.delivery.cancel()
-            await self._release(run)
+            await self.release(run)
             return
         for (listener, run), history in zip(claimed, histories, strict=True):
             if listener.delivery.done():
-                await self._release(run)
+                await self.release(run)
             else:
                 listener.delivery.set_result(ClaimedDelivery(run, history))
 
-    async def _release(self, run: Run) -> None:
+    async def release(self, run: Run) -> None:
         """Release a claimed run that was not handed over."""
         try:
             await self._tenant.store.commit([ReleaseRun(run.key, run.epoch)])
@@ -251,7 +295,7 @@ class Dispatcher:
 
 
 def _make_event_op(listener: PendingListener, run: Run) -> AppendLiveEvents:
-    return AppendLiveEvents(run.key, run.epoch, (listener.session.make_delivered_event(run),))
+    return AppendLiveEvents(run.key, run.epoch, (listener.session.make_delivered_event(run.epoch),))
 
 
 async def _fail_if_key_invalid(listener: PendingListener) -> bool:

@@ -173,6 +173,8 @@ class ListenerRegistry:
         """The settings of an address, at most ``SETTINGS_TTL_S`` old."""
         known, now = self._settings.get(address), self._store.now()
         if known is None or known[1] < now:
+            if known is not None:  # other requests use it meanwhile
+                self._settings[address] = (known[0], now + SETTINGS_TTL_S)
             found = await find_address(self._store, address)
             known = self._settings[address] = (found or AddressInfo(address), now + SETTINGS_TTL_S)
         return known[0]

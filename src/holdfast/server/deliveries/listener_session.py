@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import AsyncGenerator, Collection
 from contextlib import suppress
 from functools import partial
@@ -85,17 +84,17 @@ class ListenerSession:
                 if current is not None and current.state is RunState.RUNNING and current.epoch == run.epoch:
                     [history] = await store.get_histories([run.key])
                     # Its server may have died between the claim and this event; a repeat changes nothing.
-                    event = self.make_delivered_event(current)
+                    event = self.make_delivered_event(current.epoch)
                     await store.commit([AppendLiveEvents(current.key, current.epoch, (event,))])
                     found.append(ClaimedDelivery(current, history))
         return found
 
-    def make_delivered_event(self, run: Run) -> LiveEvent:
-        """The event that the run is delivered to this listener."""
+    def make_delivered_event(self, epoch: int) -> LiveEvent:
+        """The event that a run is delivered to this listener under an epoch."""
         caller = self.call.caller
         name = self.display_name or caller.name
-        data = json.dumps({"listener": name, "remote_address": caller.remote_address, "number": run.epoch})
-        return LiveEvent(-1, "delivered", run.epoch, DELIVERED, data.encode(), self.call.store.now())
+        data = json.dumps({"listener": name, "remote_address": caller.remote_address, "number": epoch})
+        return LiveEvent(-1, "delivered", epoch, DELIVERED, data.encode(), self.call.store.now())
 
     async def next_delivery(self, active_deliveries: Collection[str] = ()) -> ClaimedDelivery:
         """The next run for the listener, as soon as there is one; ``active_deliveries`` are those that it holds."""
@@ -153,8 +152,10 @@ async def stream_deliveries(
     """Deliveries as they come, as many as the listener can hold at once."""
     call, listeners, lease = session.call, session.call.tenant.listeners, session.address.lease
     worker_id = await session.ensure_registered()
-    yield ServerSentEvent(to_json_bytes({"listener_id": session.listener_id, "lease": lease}), event="listener")
-    dispatcher, listener = call.tenant.dispatcher, ConnectedListener()
+    yield ServerSentEvent(
+        to_json_bytes({"listener_id": session.listener_id, "lease": lease, "can_take_next": True}), event="listener"
+    )
+    dispatcher, listener = call.tenant.dispatcher, ConnectedListener(session, max_active)
     watcher = dispatcher.watcher
     pending: PendingListener | None = None  # its place in line, which it keeps while the stream reports other things
     listeners.open_stream(worker_id)
@@ -164,7 +165,8 @@ async def stream_deliveries(
             yield ServerSentEvent(to_json_bytes({"id": id}), event="ended")
         for id in set(active_deliveries) & set(held):
             watcher.watch(id, held[id], listener)
-        waiting = deque(await session.list_unacknowledged(listener.delivery_ids, limit=max_active))
+        waiting = listener.unacknowledged
+        waiting.extend(await session.list_unacknowledged(listener.delivery_ids, limit=max_active))
         seen_once: set[str] = set()
         while not call.platform.closing.is_set():
             # A listener that holds a delivery must renew its lease itself: a frozen process keeps its stream open.

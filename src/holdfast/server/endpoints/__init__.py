@@ -19,6 +19,7 @@ from holdfast.server.endpoints import (
     overview,
     policies,
     queues,
+    results,
     run_control,
     run_reports,
     runs,
@@ -32,8 +33,8 @@ from holdfast.server.webhooks.sender import run_webhook_sender
 ENDPOINTS: Sequence[Endpoint] = [
     endpoint
     for module in (
-        server_info, overview, runs, run_reports, events, run_control, approvals, schedules, queues, memories, agents,
-        usage, addresses, deliveries, policies, keys, audit,
+        server_info, overview, runs, results, run_reports, events, run_control, approvals, schedules, queues, memories,
+        agents, usage, addresses, deliveries, policies, keys, audit,
     )
     for endpoint in module.router.endpoints
 ]  # fmt: skip

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
-from starlette.responses import StreamingResponse
 
 from holdfast.reports.run_info import RunInfo, get_values_size
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.background.policy_enforcer import check_start_allowed
 from holdfast.server.calls import Call
 from holdfast.server.deliveries.delivery import Delivery
+from holdfast.server.deliveries.direct_delivery import commit_start
 from holdfast.server.deliveries.listener_session import ListenerSession, stream_deliveries
 from holdfast.server.endpoints.deliveries import ClaimBody
 from holdfast.server.endpoints.queues import announce_queue
@@ -28,6 +29,7 @@ from holdfast.server.http.models import (
 )
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
+from holdfast.server.http.response import StreamingResponse
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.server.http.server_sent_events import make_event_response
 from holdfast.services.addresses import (
@@ -210,9 +212,8 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     run, is_new = await send_to_address(
         call.store, address, payload, options, deadline_s=body.deadline, max_value=call.client.max_value,
         declare=call.tenant.listeners.declare_address,
-        join_unsuccessful=derived is not None, runner=call.run_large_work, commit=call.commit,
+        join_unsuccessful=derived is not None, runner=call.run_large_work, commit=partial(commit_start, call),
     )  # fmt: skip
-    call.tenant.dispatcher.notify_start(address)
     call.status = 201 if is_new else 200
     info = await call.run_body_work(get_values_size(run), lambda: RunInfo.from_row(run, None))
     return redact_run(call, info)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -24,6 +24,7 @@ from holdfast.server.deliveries.delivery import (
 )
 from holdfast.server.deliveries.history import DeliveryRecord, read_deliveries
 from holdfast.server.deliveries.listener_session import ListenerSession
+from holdfast.server.deliveries.next_delivery import complete_and_take_next
 from holdfast.server.deliveries.steps import AttemptBody, StepBody
 from holdfast.server.http.models import MAX_DURATION_S, Items, WaitQuery
 from holdfast.server.http.router import Handler, RequestModel, Router
@@ -70,9 +71,10 @@ class CompleteBody(RequestModel):
     steps: list[StepBody] = Field(default_factory=list[StepBody], max_length=MAX_STEPS)
     """Steps that were not recorded yet, to record in the same commit. Until then, another listener would do them again
     if this one died."""
-    next: ClaimBody | None = None
+    next: ClaimBody | Literal["stream"] | None = None
     """The same as for `claim`: the response has the next delivery of the address, if there is one within `wait`
-    seconds."""
+    seconds. `"stream"`: the listener has an open stream, and the response has the next delivery if there is one at
+    once; otherwise it comes over the stream."""
 
 
 class ErrorBody(RequestModel):
@@ -206,7 +208,10 @@ async def complete_delivery(
     the run is completed once, and the next delivery is the same one.
     """
     output = await call.prepare_value(body.output, "the output of the run")
-    run = await delivery_operations.complete(call, delivery, output, body.steps)
+    if body.next == "stream":
+        found = await complete_and_take_next(call, delivery, output, body.steps)
+        return CompletedResponse(state=RunState.COMPLETED, delivery=found)
+    run, _ = await delivery_operations.complete(call, delivery, output, body.steps)
     if body.next is None:
         return RunStateResponse(state=RunState.COMPLETED)
     session = await ListenerSession.open(call, run.workflow, body.next.listener_id, body.next.name)

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
-from starlette.responses import StreamingResponse
 
 from holdfast.codec import decode_plain
 from holdfast.core.records import Record, RecordKind
@@ -40,6 +39,7 @@ from holdfast.server.http.models import (
     to_cursor,
 )
 from holdfast.server.http.request_headers import LAST_EVENT_ID
+from holdfast.server.http.response import StreamingResponse
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.server.http.server_sent_events import MEDIA_TYPE, ServerSentEvent, make_event_response
 from holdfast.services.json_form import UserValue, to_json, to_json_bytes
@@ -77,7 +77,7 @@ async def get_events(call: Call, id: str, query: EventsQuery) -> Page[Event] | S
     Otherwise, a page of at most `limit` events. If there are none, `wait` is how many seconds to wait for one. To
     continue, send its `next` as `after`.
     """
-    after = query.after or call.request.headers.get(LAST_EVENT_ID) or None
+    after = query.after or call.request.headers.get(LAST_EVENT_ID.lower()) or None
     connections = call.tenant.connections
     decode_cursor(after, await connections.read(id))
     if MEDIA_TYPE in call.request.headers.get("accept", ""):
@@ -110,7 +110,7 @@ async def follow_runs(call: Call, query: FollowQuery) -> StreamingResponse:
     connection, send the last id as `Last-Event-ID` or `since`. You get a few events a second time.
     """
     since = query.since
-    if (last := call.request.headers.get(LAST_EVENT_ID)) is not None and since is None:
+    if (last := call.request.headers.get(LAST_EVENT_ID.lower())) is not None and since is None:
         since = _parse_datetime(last)
     position = call.store.now() if since is None else since.timestamp()
     start = position if since is None else position - OVERLAP_S

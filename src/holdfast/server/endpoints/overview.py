@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from starlette.responses import StreamingResponse
-
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.background.overview_feed import Overview, read_overview
 from holdfast.server.calls import Call
+from holdfast.server.http.response import StreamingResponse
 from holdfast.server.http.router import Router
 from holdfast.server.http.server_sent_events import ServerSentEvent, make_event_response
 from holdfast.services.json_form import to_json_bytes

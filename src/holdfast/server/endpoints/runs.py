@@ -63,7 +63,7 @@ MAX_BATCH_SIZE = 10_000
 
 async def build_run_info(call: Call, run: Run) -> RunInfo:
     """A run as the caller may see it, from its row."""
-    [info] = await read_run_infos(call.store, [run])
+    [info] = await read_run_infos(call.store, [run], read_environment=call.tenant.environment.read)
     call.value_bytes += get_values_size(run)
     return redact_run(call, info)
 
@@ -273,8 +273,9 @@ async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
     page, is_full = query.split(found.runs)
     until = page[-1].key if is_full else found.cursor
     call.value_bytes += sum(map(get_values_size, page))
+    items = await read_run_infos(store, page, allow_stale_usage=True, read_environment=call.tenant.environment.read)
     return RunsPage(
-        items=await read_run_infos(store, page, allow_stale_usage=True),
+        items=items,
         next=None if until is None else to_cursor("runs", until),
         searched_until=None if is_full else to_datetime(found.cursor_created_at),
     )
@@ -315,9 +316,15 @@ async def get_result(call: Call, id: str, query: WaitQuery) -> RunResult:
     202 while it has not ended; with `wait`, after that many seconds.
     """
     run = await _wait_until_ended(call, id, query.wait)
-    result = RunResult(run_id=run.id, workflow=run.workflow, state=run.state)
     if not run.state.is_terminal:
         call.status = 202
+    return await build_result(call, run)
+
+
+async def build_result(call: Call, run: Run) -> RunResult:
+    """The result of a run, if it has ended."""
+    result = RunResult(run_id=run.id, workflow=run.workflow, state=run.state)
+    if not run.state.is_terminal:
         return result
     if run.state is not RunState.COMPLETED:
         result.retryable = run.rewind is None or not run.rewind.is_compensated

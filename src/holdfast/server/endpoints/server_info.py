@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel
-from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
 from holdfast.server.http.openapi import build_document
+from holdfast.server.http.response import Response
 from holdfast.server.http.router import Router
 from holdfast.services.api_keys import DOCUMENT_KIND
 from holdfast.services.json_form import to_json_bytes
@@ -63,8 +63,8 @@ async def get_openapi(call: Call) -> dict[str, Any] | Response:
     headers = {"ETag": etag, "Cache-Control": "no-cache"}
     known = call.request.headers.get("if-none-match", "")
     if etag in known or known.strip() == "*":
-        return Response(status_code=304, headers=headers)
-    return Response(content, headers=headers, media_type="application/json")
+        return Response(status=304, headers=headers)
+    return Response(content, media_type="application/json", headers=headers)
 
 
 @functools.cache  # no key is needed to ask for it, and building it takes a while

@@ -11,10 +11,7 @@ sending small ones. These beginnings take little memory, since the number of con
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import Final, Self
-
-from starlette.requests import Request
 
 from holdfast.server.http.json_scanner import (
     CHUNK_BYTES,
@@ -24,6 +21,7 @@ from holdfast.server.http.json_scanner import (
     check_json,
 )
 from holdfast.server.http.problems import Problem
+from holdfast.server.http.request import Request
 
 MAX_BODIES_PER_CALLER: Final = 3
 """Bodies of the maximum size that one caller may have in memory."""
@@ -46,7 +44,7 @@ class BodyBudget:
         self._max_bytes_per_caller = MAX_BODIES_PER_CALLER * max_body_bytes
         self._max_bytes = MAX_BODIES * max_body_bytes
         self._free_bytes = max_body_bytes // FREE_BYTES_DIVISOR
-        self._used_by_caller: Counter[str] = Counter()
+        self._used_by_caller: dict[str, int] = {}
         self._used_bytes = 0
 
     def open_reservation(self, caller: str) -> BodyReservation:
@@ -56,24 +54,25 @@ class BodyBudget:
     def extend(self, caller: str, size: int, added: int) -> None:
         """Count ``added`` bytes of a body that had ``size``. Raises ``Problem`` if they exceed the budget."""
         counted = self._get_counted_bytes(size + added) - self._get_counted_bytes(size)
-        if self._used_by_caller[caller] + added > self._max_bytes_per_caller:
+        used = self._used_by_caller.get(caller, 0) + added
+        if used > self._max_bytes_per_caller:
             raise _too_many_bytes_problem(429, "too-many-bytes", "Bodies of this caller", self._max_bytes_per_caller)
         if counted and self._used_bytes + counted > self._max_bytes:
             raise _too_many_bytes_problem(503, "overloaded", "Bodies of all requests", self._max_bytes)
-        self._used_by_caller[caller] += added
+        self._used_by_caller[caller] = used
         self._used_bytes += counted
 
     def _get_counted_bytes(self, size: int) -> int:
-        return max(0, size - self._free_bytes)
+        return size - self._free_bytes if size > self._free_bytes else 0
 
     def release(self, caller: str, size: int) -> None:
         """A body is no longer in memory."""
         if not size:
             return
         self._used_bytes -= self._get_counted_bytes(size)
-        self._used_by_caller[caller] -= size
-        if self._used_by_caller[caller] <= 0:
-            del self._used_by_caller[caller]
+        used = self._used_by_caller.pop(caller) - size
+        if used > 0:
+            self._used_by_caller[caller] = used
 
 
 class BodyReservation:
@@ -88,19 +87,28 @@ class BodyReservation:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """The body is no longer in memory."""
         self._budget.release(self._caller, self.size)
+        self.size = 0
 
     def extend(self, size: int) -> None:
         """Count bytes that have arrived. Raises ``Problem`` if they exceed the budget."""
         self._budget.extend(self._caller, self.size, size)
         self.size += size
 
-    async def read_json(self, request: Request) -> bytearray:
+    async def read_json(self, request: Request) -> bytes | bytearray:
         """The whole body. Raises ``Problem`` if it exceeds the budget, or a limit on JSON."""
-        data, scanner = bytearray(), None
+        data, scanner, has_more = bytearray(), None, True
         try:
-            async for part in request.stream():
+            while has_more:
+                part, has_more = await request.receive_body()
                 self.extend(len(part))
+                if not has_more and not data and len(part) <= MAX_NUMBER_CHARS:  # so are most bodies
+                    check_json(part)
+                    return part
                 data += part
                 if len(data) <= MAX_NUMBER_CHARS:
                     continue  # a short text is checked as a whole

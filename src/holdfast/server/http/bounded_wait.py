@@ -7,9 +7,9 @@ waits, and reports changes and ends of runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from holdfast.server.calls import Call
@@ -29,21 +29,22 @@ class ClosingEvent(asyncio.Event):
         """The server is about to stop."""
         super().set()
         for limit in list(self._limits):
-            _expire(limit)
+            expire_limit(limit)
 
     @contextmanager
     def expiring(self, limit: asyncio.Timeout) -> Generator[None]:
         """Let the time limit expire when the event is set inside the block."""
         self._limits.add(limit)
         if self.is_set():
-            _expire(limit)
+            expire_limit(limit)
         try:
             yield
         finally:
             self._limits.discard(limit)
 
 
-def _expire(limit: asyncio.Timeout) -> None:
+def expire_limit(limit: asyncio.Timeout) -> None:
+    """Let a time limit expire at once."""
     with suppress(RuntimeError):  # its block has just ended
         limit.reschedule(asyncio.get_running_loop().time())
 
@@ -61,7 +62,7 @@ async def wait_at_most(
         async with limit:
             with call.platform.closing.expiring(limit):
                 if stop is not None:
-                    stop.add_done_callback(lambda _: _expire(limit))
+                    stop.add_done_callback(lambda _: expire_limit(limit))
                 return await awaited
     except TimeoutError:
         if not limit.expired():
@@ -71,36 +72,3 @@ async def wait_at_most(
         if stop is not None:
             stop.cancel()
             await asyncio.gather(stop, return_exceptions=True)
-
-
-async def with_ticks(
-    items: AsyncGenerator[T], interval_s: float, *, stop: asyncio.Event | None = None
-) -> AsyncGenerator[T | None]:
-    """The items of a generator, and ``None`` whenever none has come for ``interval_s`` seconds, until ``stop`` is set.
-
-    Close it: that closes the generator as well.
-    """
-    stopping = [] if stop is None else [asyncio.ensure_future(stop.wait())]
-    upcoming: asyncio.Future[Any] | None = None
-    try:
-        while True:
-            upcoming = upcoming or asyncio.ensure_future(anext(items, _END))
-            await asyncio.wait([upcoming, *stopping], timeout=interval_s, return_when=asyncio.FIRST_COMPLETED)
-            if upcoming.done():
-                item, upcoming = upcoming.result(), None
-                if item is _END:
-                    return
-                yield item
-            elif any(wait.done() for wait in stopping):
-                return
-            else:
-                yield None
-    finally:
-        waits = stopping if upcoming is None else [*stopping, upcoming]
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-        await items.aclose()
-
-
-_END: Final[Any] = object()

@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from starlette.responses import Response
-
 from holdfast import errors
+from holdfast.server.http.response import Response
 from holdfast.services.json_form import to_json_bytes
 
 MEDIA_TYPE = "application/problem+json"
@@ -50,7 +49,7 @@ class Problem(Exception):
     def to_response(self, request_id: str) -> Response:
         """The response to a request."""
         content = to_json_bytes({**self.to_json(), "request_id": request_id})
-        return Response(content, self.status, headers=self.headers, media_type=MEDIA_TYPE)
+        return Response(content, self.status, media_type=MEDIA_TYPE, headers=self.headers)
 
 
 _PROBLEMS_BY_ERROR: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {

@@ -22,8 +22,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
-
+from holdfast.server.http.request import Request
 from holdfast.server.http.socket_owner import SocketAddress, find_socket_owner
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -35,21 +34,16 @@ SOCKET_OWNERS = "holdfast.owners"
 """Where the state of a request caches the owner of its connection."""
 
 
-def get_remote_address(request: Request) -> str:
-    """The network address of the client; ``""`` if there is none."""
-    return request.client.host if request.client is not None else ""
-
-
 def is_local_request(request: Request) -> bool:
     """Whether a program of the same user on this machine sent it directly, as far as the server can tell."""
     headers = request.headers
     host = headers.get("host", "")
     return (
-        is_loopback(get_remote_address(request))
+        is_loopback(request.remote_address)
         and _is_local_host(parse_host_name(host))
         and not _has_proxy_header(headers)
         and request.scope.get("http_version") != "1.0"
-        and all(is_same_origin(url, host) for url in (*headers.getlist("origin"), *headers.getlist("referer")))
+        and all(is_same_origin(url, host) for url in (*headers.get_all("origin"), *headers.get_all("referer")))
         and _get_socket_owner(request.scope) in _TRUSTED_USERS
     )
 

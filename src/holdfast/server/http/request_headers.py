@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-
-from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.types import Receive, Scope
+from typing import Final
 
 from holdfast.server.http.problems import Problem
 from holdfast.services.wire_values import TAGGED_VALUES, VALUES_HEADER
@@ -49,45 +45,9 @@ HEADER_RULES: Final[Mapping[str, HeaderRule]] = {
 }
 
 
-class IndexedHeaders(Headers):
-    """The headers of a request, by name: Starlette's own look at all of them for each one."""
-
-    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        super().__init__(raw=list(raw))
-        self._values: dict[str, list[str]] = {}
-        for name, value in self.raw:
-            self._values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
-
-    def __getitem__(self, key: str) -> str:
-        return self._values[key.lower()][0]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __contains__(self, key: Any) -> bool:
-        return key.lower() in self._values
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The first value of a header."""
-        values = self._values.get(key.lower())
-        return default if values is None else values[0]
-
-    def getlist(self, key: str) -> list[str]:
-        """All values of a header."""
-        return self._values.get(key.lower(), [])
-
-
-class IncomingRequest(Request):
-    """A request with indexed headers."""
-
-    def __init__(self, scope: Scope, receive: Receive, headers: IndexedHeaders) -> None:
-        super().__init__(scope, receive)
-        self._headers = headers
-
-
 def check_headers(names: Iterable[str], headers: Mapping[str, str]) -> None:
     """Refuse headers with invalid values. Raises ``Problem``."""
     for name in names:
-        value = headers.get(name)
+        value = headers.get(name.lower())
         if value is not None and not re.match((rule := HEADER_RULES[name]).pattern, value):
             raise Problem(422, "bad-header", f"The header {name} does not fit", rule.pattern_description)

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Final
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
-REQUEST_ID_KEY: Final = "holdfast.request_id"
-"""Where the scope of a request has its id."""
+_HEADER_KEY: Final = REQUEST_ID_HEADER.lower()
+RAW_REQUEST_ID_HEADER: Final = _HEADER_KEY.encode()
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
 
 
 def get_request_id(headers: Mapping[str, str]) -> str:
     """The caller's id for a request, or a new one if there is none or it is not safe to log."""
-    given = headers.get(REQUEST_ID_HEADER)
+    given = headers.get(_HEADER_KEY)
     return given if given is not None and _SAFE_ID.fullmatch(given) else new_request_id()
 
 

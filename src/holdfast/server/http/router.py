@@ -17,21 +17,22 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import UnionType
 from typing import Any, Final, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails, from_json
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
 
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.http.problems import Problem
+from holdfast.server.http.request import Request
 from holdfast.server.http.request_headers import check_headers
+from holdfast.server.http.response import Response, StreamingResponse
 from holdfast.services.json_form import ValueEncoder, encode_plain, to_json_bytes
 
 Handler = Callable[..., Awaitable[Any]]
 
 _MAX_VIOLATIONS = 1000
+_JSON: Final = "application/json"
 
 
 class RequestModel(BaseModel):
@@ -95,6 +96,8 @@ class Endpoint:
     location: str | None
     """The path of what a 201 has created, with ``{id}`` in place of its id."""
 
+    is_mutating: bool = field(init=False)
+    """Whether a request changes something: a listener's request does, since it takes work away from others."""
     default_query: BaseModel | None = field(init=False)
     """The query of a request that has none; ``None``: some parameter is required."""
     list_params: frozenset[str] = field(init=False)
@@ -105,6 +108,7 @@ class Endpoint:
         lists = frozenset(name for name, one in fields.items() if get_origin(one.annotation) in (list, tuple))
         has_default = self.query_model is not None and not any(one.is_required() for one in fields.values())
         default = self.query_model.model_validate({}) if self.query_model is not None and has_default else None
+        object.__setattr__(self, "is_mutating", self.method != "GET" or self.scope is Scope.LISTEN)
         object.__setattr__(self, "list_params", lists)
         object.__setattr__(self, "default_query", default)
 
@@ -112,11 +116,6 @@ class Endpoint:
     def name(self) -> str:
         """Its name in the OpenAPI document and the audit log."""
         return self.handler.__name__
-
-    @property
-    def is_mutating(self) -> bool:
-        """Whether a request changes something: a listener's request does, since it takes work away from others."""
-        return self.method != "GET" or self.scope is Scope.LISTEN
 
     @property
     def path_segments(self) -> tuple[str, ...]:
@@ -261,10 +260,10 @@ def parse_arguments(endpoint: Endpoint, request: Request, path_params: Mapping[s
     return arguments
 
 
-def parse_body(model: type[BaseModel], data: bytearray, media_type: str) -> BaseModel:
+def parse_body(model: type[BaseModel], data: bytes | bytearray, media_type: str) -> BaseModel:
     """The body of a request. Raises ``Problem``."""
     is_empty = not data.strip()
-    if not is_empty and media_type.partition(";")[0].strip().lower() != "application/json":
+    if not is_empty and media_type != _JSON and media_type.partition(";")[0].strip().lower() != _JSON:
         raise Problem(
             415, "not-json", "The body must be JSON", "Send it with the header Content-Type: application/json."
         )
@@ -281,7 +280,7 @@ def parse_body(model: type[BaseModel], data: bytearray, media_type: str) -> Base
         raise Problem(422, "bad-input", "The body is no JSON", f"{error}.") from None
 
 
-def _parse_json(data: bytearray) -> Any:
+def _parse_json(data: bytes | bytearray) -> Any:
     try:
         return from_json(data)
     except ValueError:
@@ -295,18 +294,23 @@ def build_response(
     if isinstance(value, Response):
         return value
     if endpoint.response_type is None or (value is None and status == 204):
-        return Response(status_code=status or endpoint.status)
+        return Response(status=status or endpoint.status)
     content = to_json_bytes(value, encode_value, adapter=endpoint.response_type)
-    response = Response(content, status or endpoint.status, media_type="application/json")
-    if endpoint.location is not None and response.status_code == 201:
-        response.headers["Location"] = endpoint.location.format(id=quote(cast("Any", value).id, safe=""))
+    response = Response(content, status or endpoint.status, media_type=_JSON)
+    if endpoint.location is not None and response.status == 201:
+        location = endpoint.location.format(id=quote(cast("Any", value).id, safe=""))
+        response.headers.append((b"location", location.encode()))
     return response
 
 
 def _parse_query(model: type[BaseModel], lists: Collection[str], request: Request) -> BaseModel:
     """The query of a request. Raises ``Problem``."""
-    params = request.query_params
-    values = {name: params.getlist(name) if name in lists else params[name] for name in params}
+    values: dict[str, Any] = {}
+    for name, value in parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True):
+        if name in lists:
+            values.setdefault(name, []).append(value)
+        else:
+            values[name] = value
     try:
         return model.model_validate(values)
     except ValidationError as error:

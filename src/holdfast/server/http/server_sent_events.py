@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from starlette.responses import StreamingResponse
+from holdfast.server.http.response import StreamingResponse
 
 MEDIA_TYPE = "text/event-stream"
 KEEPALIVE = b": still here\n\n"
@@ -39,7 +39,7 @@ class ServerSentEvent:
 def make_event_response(events: AsyncGenerator[ServerSentEvent | bytes]) -> StreamingResponse:
     """A response that sends events (some may be encoded) until there are no more or the reader disconnects."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_encode_events(events), media_type=MEDIA_TYPE, headers=headers)
+    return StreamingResponse(_encode_events(events), media_type=f"{MEDIA_TYPE}; charset=utf-8", headers=headers)
 
 
 async def _encode_events(events: AsyncGenerator[ServerSentEvent | bytes]) -> AsyncGenerator[bytes]:

@@ -22,8 +22,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
-
 from holdfast.background_tasks import keep_running
 from holdfast.errors import CodecError, HoldfastError, StoreError
 from holdfast.server.auth.authenticator import Caller
@@ -34,6 +32,7 @@ from holdfast.server.deliveries import delivery_operations
 from holdfast.server.deliveries.delivery import Delivery
 from holdfast.server.deliveries.listener_session import ListenerSession
 from holdfast.server.http.problems import Problem
+from holdfast.server.http.request import Request
 from holdfast.server.webhooks.http_client import NoResponse, WebhookHttpClient
 from holdfast.server.webhooks.request_slots import RequestSlots
 from holdfast.server.webhooks.response_outcomes import (
@@ -320,4 +319,4 @@ def make_message_id(delivery_id: str) -> str:
 def _make_internal_call(platform: Platform, tenant: Tenant, host: str) -> Call:
     """A call that the server makes itself: it may listen everywhere, and uses plain values."""
     caller = Caller("", "webhook", tenant.namespace, (Scope.LISTEN_TO_ALL,), remote_address=host)
-    return Call(Request({"type": "http", "headers": []}), platform, caller, tenant, is_internal=True)
+    return Call(Request({"method": "POST", "path": "", "headers": []}), platform, caller, tenant, is_internal=True)

@@ -155,7 +155,8 @@ class ValueTransform(NamedTuple):
                 memory = self.transform_put_memory(op.memory) if isinstance(op.memory, PutMemory) else op.memory
                 return op._replace(record=self.transform_record(op.record), memory=memory)
             case ops.StartRun():
-                return op._replace(run=self.transform_new_run(op.run))
+                event = None if op.claim_event is None else self.transform_live_event(op.claim_event)
+                return op._replace(run=self.transform_new_run(op.run), claim_event=event)
             case ops.SaveAttempt():
                 return op._replace(attempt=self.transform_attempt(op.attempt))
             case ops.FinishRun():

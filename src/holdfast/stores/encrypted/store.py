@@ -39,8 +39,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from holdfast.codec.encrypted_values import ValueEncryptor
 from holdfast.codec.encryption import Encryption
@@ -48,6 +48,7 @@ from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, StoreUnavailable, UndecryptableValue
 from holdfast.stores.approvals import Approval, ApprovalFilter
+from holdfast.stores.claims import ClaimedRun, ClaimNext
 from holdfast.stores.contract import MAX_INLINE_BYTES, History, RunFilter, RunSearchPage, RunUsage, Store, WorkflowSpec
 from holdfast.stores.encrypted.capabilities import (
     EncryptedArchives,
@@ -63,12 +64,13 @@ from holdfast.stores.encrypted.capabilities import (
 from holdfast.stores.encrypted.encrypted_fields import ValueTransform
 from holdfast.stores.journal_pages import JournalPage
 from holdfast.stores.live_events import RunUpdates
-from holdfast.stores.operations import AppendRecord, Op, OpResult, Run
+from holdfast.stores.operations import AppendRecord, LiveEvent, Op, OpResult, Run
 from holdfast.stores.workers import Worker
 
 log = logging.getLogger("holdfast.stores")
 
 T = TypeVar("T")
+_Answer = OpResult | ClaimedRun | None
 
 _MAX_WARNINGS = 100
 _MAX_UNCONFIRMED_OPS = 10_000
@@ -95,8 +97,8 @@ class EncryptedStore(Store):
             self._keep_undecryptable(encryptor.decrypt), self._keep_undecryptable(encryptor.decrypt_text)
         )
         self._logged_problems: set[str] = set()
-        self._unconfirmed_ops: dict[int, tuple[Op, Op]] = {}
-        """Unanswered operations by identity, with their encrypted form: they may be submitted again."""
+        self._unconfirmed_ops: dict[int, tuple[Op | ClaimNext, Op | ClaimNext]] = {}
+        """Unanswered items by identity, with their encrypted form: they may be submitted again."""
         self.workers = inner.workers
         self.disabled_workflows = inner.disabled_workflows
         self.queues = inner.queues
@@ -150,28 +152,52 @@ class EncryptedStore(Store):
     # Writing
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
-        if any(map(_has_large_value, ops)):
-            encrypted = await asyncio.to_thread(self._encrypt_ops, ops)
+        return cast("list[OpResult]", await self._commit_encrypted(ops, self.inner.commit))
+
+    async def commit_and_claim(self, items: Sequence[Op | ClaimNext]) -> list[OpResult | ClaimedRun | None]:
+        return await self._commit_encrypted(items, self.inner.commit_and_claim)
+
+    async def _commit_encrypted(
+        self, items: Sequence[Op | ClaimNext], commit: Callable[[Any], Awaitable[Sequence[_Answer]]]
+    ) -> list[_Answer]:
+        if any(map(_has_large_value, items)):
+            encrypted = await asyncio.to_thread(self._encrypt_items, items)
         else:
-            encrypted = self._encrypt_ops(ops)
+            encrypted = self._encrypt_items(items)
         try:
-            answers = [*map(self._decrypt.transform_answer, await self.inner.commit(encrypted))]
+            answers = [*map(self._decrypt_answer, await commit(encrypted))]
         except StoreUnavailable:
             if len(self._unconfirmed_ops) > _MAX_UNCONFIRMED_OPS:  # some clients never submit theirs again
                 self._unconfirmed_ops.clear()
-            self._unconfirmed_ops.update((id(op), (op, made)) for op, made in zip(ops, encrypted, strict=True))
+            self._unconfirmed_ops.update((id(item), (item, made)) for item, made in zip(items, encrypted, strict=True))
             raise
         self._unconfirmed_ops.clear()
         return answers
 
-    def _encrypt_ops(self, ops: Sequence[Op]) -> list[Op]:
+    def _encrypt_items(self, items: Sequence[Op | ClaimNext]) -> list[Op | ClaimNext]:
         if not self._unconfirmed_ops:
-            return [*map(self._encrypt.transform_op, ops)]
-        return [self._find_encrypted(op) or self._encrypt.transform_op(op) for op in ops]
+            return [*map(self._encrypt_item, items)]
+        return [self._find_encrypted(item) or self._encrypt_item(item) for item in items]
 
-    def _find_encrypted(self, op: Op) -> Op | None:
-        known = self._unconfirmed_ops.get(id(op))
-        return known[1] if known is not None and known[0] is op else None
+    def _encrypt_item(self, item: Op | ClaimNext) -> Op | ClaimNext:
+        if not isinstance(item, ClaimNext):
+            return self._encrypt.transform_op(item)
+
+        def make_event(run: Run) -> LiveEvent:
+            return self._encrypt.transform_live_event(item.make_event(run))
+
+        return item._replace(make_event=make_event)
+
+    def _find_encrypted(self, item: Op | ClaimNext) -> Op | ClaimNext | None:
+        known = self._unconfirmed_ops.get(id(item))
+        return known[1] if known is not None and known[0] is item else None
+
+    def _decrypt_answer(self, answer: _Answer) -> _Answer:
+        if answer is None:
+            return None
+        if isinstance(answer, ClaimedRun):  # such a run has no large values
+            return answer._replace(run=self._decrypt.transform_run(answer.run))
+        return self._decrypt.transform_answer(answer)
 
     # Reading: rows
 
@@ -268,8 +294,10 @@ def _translate_errors(work: Callable[[T], T]) -> Callable[[T], T]:
     return run_translated
 
 
-def _has_large_value(op: Op) -> bool:
+def _has_large_value(op: Op | ClaimNext) -> bool:
     """Whether an operation has a value that is too large to encrypt on the event loop."""
+    if isinstance(op, ClaimNext):
+        return False
     if isinstance(op, AppendRecord):
         return op.record.payload is not None and len(op.record.payload) > MAX_INLINE_BYTES
     sizes: list[int] = []

@@ -30,6 +30,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -165,7 +166,8 @@ class ReconnectingConnection:
     def back_off(self) -> None:
         """Delay the next attempt to connect. Each failed attempt makes the delay longer."""
         self._failure_count += 1
-        pause = min(_RECONNECT_DELAY_BASE_S * 2**self._failure_count, _MAX_RECONNECT_DELAY_S)
+        doublings = min(self._failure_count, 16)  # 2**1024 is not a float
+        pause = min(_RECONNECT_DELAY_BASE_S * 2**doublings, _MAX_RECONNECT_DELAY_S)
         self._next_attempt_at = time.monotonic() + pause * random.uniform(0.5, 1.0)
 
     def get_backoff_s(self) -> float:
@@ -332,7 +334,8 @@ class SocketWatcher:
     def stop(self) -> None:
         """Stop watching."""
         if not self.loop.is_closed():
-            self.set_wait(Wait.R)
+            with suppress(OSError):  # libpq has closed the socket: the loop removes it nonetheless
+                self.set_wait(Wait.R)
             self.loop.remove_reader(self.fd)
 
 
@@ -362,7 +365,8 @@ class PendingQuery:
         else:
             self.watcher.set_wait(wait)
             return
-        self.watcher.set_wait(Wait.R)
+        if error is None:
+            self.watcher.set_wait(Wait.R)
         _resolve_future(self.future, result, self._on_finish(error))
 
     def abort(self, error: BaseException) -> None:

@@ -23,22 +23,23 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from psycopg.errors import UniqueViolation
 from psycopg.pq import TransactionStatus
 
 from holdfast.stores.memories import Memory, MemoryChange
-from holdfast.stores.operations import FinishRun
 from holdfast.stores.postgres import memories, text_patterns
 from holdfast.stores.postgres.adapters import IntArray, TextArray
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.dialect import BulkLookup, BulkStatement
 from holdfast.stores.postgres.pipeline import BoundStatement, Pipeline, Result, SocketGenerator, StalePreparedStatements
 from holdfast.stores.postgres.statements import PgStatements
+from holdfast.stores.sql.batch import PlainOps
 from holdfast.stores.sql.claims import MAX_PROMOTED_TIMERS
 from holdfast.stores.sql.database import Database, Row, Values, WriteConflict
-from holdfast.stores.sql.rows import finish_to_row
+from holdfast.stores.sql.rows import finish_to_row, run_to_row
 
 _CLAIM_LOOKAHEAD_FACTOR = 4
 """How many runs a claim reads for each run that it wants: other claims may be taking the first ones."""
@@ -62,8 +63,10 @@ class PlainCommit(NamedTuple):
 
     has_records: bool
     """The records were appended, all of them."""
-    finished_keys: frozenset[int]
+    finished_keys: Collection[int] = ()
     """The runs that were ended."""
+    started_keys: Mapping[str, int] = MappingProxyType({})
+    """The keys of the runs that were started, by their ids."""
 
 
 class PgDatabase(Database):
@@ -296,31 +299,48 @@ class PgDatabase(Database):
         except WriteConflict:
             return False
 
-    def commit_nonblocking(
-        self, records: Sequence[Row], finishes: Sequence[FinishRun]
-    ) -> SocketGenerator[PlainCommit] | None:
-        """Append records as ``append_fenced`` does, and end runs, for a caller that waits for the socket.
+    def commit_nonblocking(self, plain: PlainOps, now: float) -> SocketGenerator[PlainCommit] | None:
+        """Append records as ``append_fenced`` does, end runs, and start runs, for a caller that waits for the socket.
 
         ``None``: this takes more than one round trip.
         """
         if self.connection.is_pooled or self._has_old_plans():
             return None
+        return self._run_plain(plain, now)
+
+    def _run_plain(self, plain: PlainOps, now: float) -> SocketGenerator[PlainCommit]:
+        records, finishes, starts = plain
         statements = [self._make_append(records)] if records else []
         if finishes:
             rows = [(*finish_to_row(op, op.output, op.error), op.epoch, int(op.respect_cancel)) for op in finishes]
             statements.append(BoundStatement(self.sql.LOCK_RUNS, (IntArray(op.key for op in finishes),)))
             statements.append(_bind_rows(cast(BulkStatement, self.sql.FINISH_HELD), rows))
-        return self._run_plain(statements, len(records), len(finishes))
-
-    def _run_plain(
-        self, statements: Sequence[BoundStatement], record_count: int, finish_count: int
-    ) -> SocketGenerator[PlainCommit]:
+        if starts:
+            workers = {(op.claim_as,) for op in starts if op.claim_as is not None}
+            rows = [
+                run_to_row(op.run, op.claim_as, now, op.run.inputs, op.run.previous_run, has_budget=False)
+                for op in starts
+            ]
+            if workers:
+                statements.append(_bind_rows(cast(BulkStatement, self.sql.IS_WORKER_LIVE), [*workers]))
+            statements.append(_bind_rows(cast(BulkStatement, self.sql.START_NEW), rows))
         try:
             results = yield from self._pipeline.run_nonblocking(statements)  # without BEGIN, this is one transaction
         except (UniqueViolation, StalePreparedStatements):
-            return PlainCommit(False, frozenset())
-        finished = frozenset(row[0] for row in results[-1].load_rows()) if finish_count else frozenset[int]()
-        return PlainCommit(not record_count or results[0].row_count == record_count, finished)
+            return PlainCommit(False)
+        started = dict(results.pop().load_rows()) if starts else {}
+        finished = frozenset(row[0] for row in results[2 if records else 1].load_rows()) if finishes else ()
+        return PlainCommit(not records or results[0].row_count == len(records), finished, started)
+
+    def query_nonblocking(self, statement: str, values: Values) -> SocketGenerator[list[Row]] | None:
+        """Do what ``query`` does, for a caller that waits for the socket. ``None``: this takes more."""
+        if self.connection.is_pooled or self._has_old_plans():
+            return None
+        return self._query_on_loop(BoundStatement(statement, values))
+
+    def _query_on_loop(self, statement: BoundStatement) -> SocketGenerator[list[Row]]:
+        [result] = yield from self._pipeline.run_nonblocking([statement])
+        return result.load_rows()
 
     def _make_append(self, rows: Sequence[Row]) -> BoundStatement:
         if len(rows) == 1:

@@ -13,8 +13,8 @@ from holdfast.stores.sql.statements.columns import (
     RECORD_VALUES,
     RUN_COLUMNS,
 )
-from holdfast.stores.sql.statements.runs import END_VALUES, ENDED
-from holdfast.stores.sql.templates import Delete, Insert, NamedQuery, Query, Write, assign, flag
+from holdfast.stores.sql.statements.runs import END_VALUES, ENDED, NEW_RUN_VALUES
+from holdfast.stores.sql.templates import Delete, Insert, NamedQuery, Query, Write, assign, flag, get_names
 from holdfast.stores.text_search import BM25_B, BM25_K1
 
 _FENCE_COLUMNS = (
@@ -23,6 +23,7 @@ _FENCE_COLUMNS = (
 )
 _RECORD_ARRAYS = " ".join(f"{value}[]" for value in RECORD_VALUES.split())
 _RECORD_PLACEHOLDERS = ", ".join(f":{name}" for name in RECORD_COLUMNS.split(", "))
+_NEW_RUN_COLUMNS = ", ".join(f"q.{name}" for name in get_names(NEW_RUN_VALUES).split(", "))
 _WITH_ANCESTORS = (
     "WITH RECURSIVE ancestors (run, parent) AS ("
     "SELECT r.key, r.parent FROM unnest(:keys) q (key) "
@@ -81,6 +82,18 @@ class PgStatements(Statements):
         "AND (SELECT 1 FROM @live_events WHERE run = :key AND is_permanent = 0 LIMIT 1) IS NULL "
         "AND (SELECT 1 FROM @approvals WHERE run = :key AND state || '' = 'open' LIMIT 1) IS NULL) q "
         "WHERE runs.ctid = q.place RETURNING runs.key",
+    )
+    # Starts runs whose ids are new, unless a workflow is disabled, their queue has limits, or their worker is dead.
+    # Returns their ids and keys. Their keys rise in the order of the rows. A statement before this one has locked the
+    # workers.
+    START_NEW = Write(
+        NEW_RUN_VALUES,
+        f"INSERT INTO @runs (key, {get_names(NEW_RUN_VALUES)}) SELECT q.key, {_NEW_RUN_COLUMNS} "
+        "FROM (SELECT nextval('@run_keys') AS key, q.* FROM @rows "
+        "WHERE (SELECT 1 FROM @disabled_workflows LIMIT 1) IS NULL "
+        "AND (SELECT 1 FROM @queues WHERE name = q.queue) IS NULL AND (q.owner IS NULL OR "
+        "(SELECT 1 FROM @workers WHERE id = q.owner AND state = 'live') IS NOT NULL) OFFSET 0) q "
+        "ORDER BY q.id ON CONFLICT (id) DO NOTHING RETURNING id, key",
     )
     # The number of unfinished runs among these, and with it each ended one; one row if there is none.
     ENDED_RUNS = Query(

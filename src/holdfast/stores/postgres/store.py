@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,7 +26,7 @@ from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.stores.clocks import DatabaseClock, monotonic
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.grouped_calls import GroupedCalls
-from holdfast.stores.operations import AppendRecord, FinishRun, Op, OpResult, OpStatus, Run
+from holdfast.stores.operations import AppendRecord, FinishRun, Op, OpResult, OpStatus, Run, StartResult, StartRun
 from holdfast.stores.postgres import run_reads
 from holdfast.stores.postgres.connection_pool import ConnectionPool
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
@@ -38,7 +37,9 @@ from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.step_transactions import PgStepTransactions
 from holdfast.stores.postgres.worker_session import WorkerSession
 from holdfast.stores.postgres.workers import PgClaims, PgWorkers, compute_lock_class
+from holdfast.stores.rules import make_run
 from holdfast.stores.sql.batch import split_plain_ops
+from holdfast.stores.sql.database import Row, Values
 from holdfast.stores.sql.database_access import DatabaseWork, T
 from holdfast.stores.sql.rows import RowReader
 from holdfast.stores.sql.store import SqlStore
@@ -59,12 +60,16 @@ MAX_LOOP_BYTES = 1_000_000
 """Maximum size of their payloads."""
 _MAX_CHANGE_PAUSE_S = 0.02
 """Maximum seconds between two changes reported to the engine: notifications come in bursts."""
+_MIN_FRUITLESS_CHANGES = 2
+"""The number of changes in a row that gave this process no run, after which the engine pauses. A worker that found
+nothing leaves the next run to those that are quicker. One change without a run is usual: it was claimed with the run
+before."""
 _CHANGE_PAUSE_FACTOR = 4
 """The least time between two changes, as a multiple of how long the engine took to handle the first: the engine need
 not read all the time, and reads less often from a slow server."""
-_MAX_UNPAUSED_LOAD = 0.5
-"""The share of its time up to which an event loop that has just got work handles changes without a pause. A busier one
-gets more at once, and a worker that found nothing leaves the next run to those that are quicker."""
+_PLAIN_START_DELAY_S = 1.0
+"""Seconds in which starts read first what there is, after one that did not was refused: its id existed, a workflow is
+disabled, or its queue has limits. The next start is probably like it."""
 _CAN_WATCH_SOCKETS = sys.platform != "win32"
 """Whether the usual event loops can wait for a socket of libpq."""
 
@@ -99,12 +104,12 @@ class PgStore(SqlStore):
         """When this process last could not connect, or lost the worker session, in ``monotonic`` time."""
         self.connect_s = float("inf")
         """The least seconds that connecting has taken."""
+        self._plain_starts_after = float("-inf")
+        """When, in ``monotonic`` time, a start is tried again without reading first."""
         self._run_reads = GroupedCalls(self._read_each_run)
         """Many callers that begin to wait for runs at once read them together."""
         self._change_event = asyncio.Event()
         self._change_reported_at = 0.0
-        self._change_reported_cpu = 0.0
-        """The CPU time of the event loop's thread then."""
         self._is_following = False
         """Whether other processes see that this one follows runs."""
         self._followed_at = 0.0
@@ -186,9 +191,17 @@ class PgStore(SqlStore):
 
     async def close(self) -> None:
         self._workers.stop_polling()
-        if self._write_worker is not None:
-            self._write_worker.block_loop_queries()
+        self._block_loop_queries()
         await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    def _block_loop_queries(self) -> None:
+        """Let the event loop stop watching sockets before they are closed.
+
+        Otherwise it never reports anything on the next socket that gets the same number.
+        """
+        for connection in (self._write_worker, self._read_worker):
+            if connection is not None:
+                connection.block_loop_queries()
 
     def _close(self) -> None:
         """Close the connections. The locks of workers that have not retired end with the worker session."""
@@ -204,6 +217,7 @@ class PgStore(SqlStore):
         """Retire this object's workers as well: the process lives, so they have not died."""
         if self._write_worker is not None:
             self._workers.abandon(self._write_worker)
+        self._block_loop_queries()
         self._close()
 
     # Which connection does what
@@ -216,6 +230,14 @@ class PgStore(SqlStore):
 
     async def _read(self, work: Callable[[PgDatabase], T]) -> T:
         return await self._require_open(self._read_worker).run_in_thread(work)
+
+    async def query(self, bind: DatabaseWork[tuple[str, Values]]) -> list[Row]:
+        if _CAN_WATCH_SOCKETS:
+            reading = self._require_open(self._read_worker).run_on_loop(lambda db: db.query_nonblocking(*bind(db)))
+            rows = None if reading is None else await reading
+            if rows is not None:
+                return rows
+        return await self._read(lambda db: db.query(*bind(db)))
 
     async def read_for_client(self, work: DatabaseWork[T]) -> T:
         return await self._require_open(self._client_readers).run(work)
@@ -279,28 +301,37 @@ class PgStore(SqlStore):
         return done
 
     async def _commit_on_loop(self, ops: Sequence[Op]) -> list[OpResult | None]:
-        """Append plain records and end runs without a thread, as far as that is possible; else the answer is ``None``.
+        """Append plain records, end runs, and start runs without a thread, as far as that is possible; else the answer
+        is ``None``.
 
         Runs do not depend on each other here, so some of the operations may be done without the others.
         """
         none: list[OpResult | None] = [None] * len(ops)
         if not _CAN_WATCH_SOCKETS or not 0 < len(ops) <= MAX_LOOP_OPS or (plain := split_plain_ops(ops)) is None:
             return none
-        records, finishes = plain
-        size = sum(len(row[-1] or b"") for row in records)
-        if size + sum(len(op.output or op.error or b"") for op in finishes) > MAX_LOOP_BYTES:
+        if plain.size > MAX_LOOP_BYTES or (plain.starts and monotonic() < self._plain_starts_after):
             return none
-        committing = self.writer.run_on_loop(lambda db: db.commit_nonblocking(records, finishes))
+        now = self.now()
+        committing = self.writer.run_on_loop(lambda db: db.commit_nonblocking(plain, now))
         committed = None if committing is None else await committing
         if committed is None:
             return none
         finished, appended = committed.finished_keys, OpStatus.DONE if committed.has_records else None
-        if not finishes:
+        if len(plain.records) == len(ops):
             return [appended] * len(ops)
-        return [
-            appended if type(op) is AppendRecord else OpStatus.DONE if op.key in finished else None
-            for op in cast("Sequence[AppendRecord | FinishRun]", ops)
-        ]
+        answers: list[OpResult | None] = []
+        for op in cast("Sequence[AppendRecord | FinishRun | StartRun]", ops):
+            if isinstance(op, AppendRecord):
+                answers.append(appended)
+            elif isinstance(op, FinishRun):
+                answers.append(OpStatus.DONE if op.key in finished else None)
+            elif (key := committed.started_keys.get(op.run.id)) is not None:
+                run = make_run(op.run, key, op.claim_as, now, op.run.previous_run, has_budget=False)
+                answers.append(StartResult(run, is_new=True))
+            else:
+                answers.append(None)
+                self._plain_starts_after = monotonic() + _PLAIN_START_DELAY_S
+        return answers
 
     async def get_run(self, run_id: str) -> Run | None:
         [run] = await self._run_reads.call([run_id])
@@ -309,10 +340,10 @@ class PgStore(SqlStore):
         return run
 
     async def _read_each_run(self, run_ids: Sequence[str]) -> list[Run | None]:
-        return await self._read(lambda db: run_reads.read_each_run(db, self.reader, run_ids))
+        return await run_reads.read_each_run(self, run_ids)
 
     async def get_ended_runs(self, run_ids: Sequence[str]) -> tuple[list[Run], Collection[str]]:
-        return await self._read(lambda db: run_reads.read_ended_runs(db, self.reader, run_ids))
+        return await run_reads.read_ended_runs(self, run_ids)
 
     # Change
 
@@ -320,7 +351,7 @@ class PgStore(SqlStore):
         loop = asyncio.get_running_loop()
         elapsed = loop.time() - self._change_reported_at
         pause = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * elapsed)
-        if self._claims.has_claimed and time.thread_time() - self._change_reported_cpu < _MAX_UNPAUSED_LOAD * elapsed:
+        if self._claims.fruitless_change_count < _MIN_FRUITLESS_CHANGES:
             pause = 0.0
         if await self._set_following(follow_runs):
             self._change_event.set()  # what happened until now was perhaps not notified: the caller reads again
@@ -337,8 +368,8 @@ class PgStore(SqlStore):
                 return False
         await asyncio.sleep(min(self._change_reported_at + pause, deadline) - loop.time())
         self._change_event.clear()
-        self._change_reported_at, self._change_reported_cpu = loop.time(), time.thread_time()
-        self._claims.has_claimed = False
+        self._change_reported_at = loop.time()
+        self._claims.fruitless_change_count += 1
         return True
 
     async def _set_following(self, is_following: bool) -> bool:

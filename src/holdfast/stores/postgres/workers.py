@@ -203,8 +203,8 @@ class PgClaims(SqlClaims):
         """What this process's workers serve, from their last request."""
         self.signal_cursor = 0
         """The cursor after the last read of signals."""
-        self.has_claimed = False
-        """Whether a claim has returned runs since the last change was reported."""
+        self.fruitless_change_count = 0
+        """How many changes were reported since a claim has last returned runs."""
 
     async def _claim(
         self,
@@ -220,7 +220,8 @@ class PgClaims(SqlClaims):
             workers, scope, suspect_delay_s, max_suspects=max_suspects, with_histories=with_histories,
             make_event=make_event,
         )  # fmt: skip
-        self.has_claimed = self.has_claimed or bool(runs)
+        if runs:
+            self.fruitless_change_count = 0
         for run in runs:
             if run.is_limited:
                 self._store.notifier.track_limited(run)

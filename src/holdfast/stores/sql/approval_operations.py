@@ -82,7 +82,8 @@ class ApprovalOperations(Transaction):
             is_permanent = 1 if event.kind in LASTING_KINDS else 0
             row = live_event_to_row(op.key, event, is_permanent)
             self._buffer_write("live_events", self._sql.ADD_LIVE_EVENT, op.key, row)
-        self._mark_leftovers()
+            if not is_permanent:
+                self._mark_leftovers()
         return OpStatus.DONE
 
     # Memories

@@ -13,8 +13,8 @@ and carried out again with ``check_existing``, which looks for each record befor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from holdfast.core.records import RecordKind
 from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApproval, WithdrawApproval
@@ -55,18 +55,27 @@ from holdfast.stores.sql.transaction import FencedRun
 from holdfast.stores.sql.usage_accounts import SqlUsageAccounts
 from holdfast.stores.utf8 import is_encodable
 
+BeforeCommit = Callable[[Database, Sequence[OpResult], float], None]
+"""Called with the answers and the time when everything is written that the operations write."""
+
 
 def apply_ops(
-    db: Database, ops: Sequence[Op], now: float, reader: RowReader, blob_batch: BlobBatch = NO_BLOBS
+    db: Database,
+    ops: Sequence[Op],
+    now: float,
+    reader: RowReader,
+    blob_batch: BlobBatch = NO_BLOBS,
+    before_commit: BeforeCommit | None = None,
 ) -> list[OpResult]:
     """Commit ``ops``, and answer each. ``blob_batch`` has their large payloads."""
-    if (records := get_plain_record_rows(ops)) is not None and db.append_fenced(records):
+    records = get_plain_record_rows(ops) if before_commit is None else None
+    if records is not None and db.append_fenced(records):
         return [OpStatus.DONE] * len(records)
     try:
-        return _run_transaction(db, ops, now, reader, blob_batch, check_existing=False)
+        return _run_transaction(db, ops, now, reader, blob_batch, before_commit, check_existing=False)
     except WriteConflict:
         db.roll_back()
-        return _run_transaction(db, ops, now, reader, blob_batch, check_existing=True)
+        return _run_transaction(db, ops, now, reader, blob_batch, before_commit, check_existing=True)
 
 
 def get_plain_record_rows(ops: Sequence[Op]) -> list[Row] | None:
@@ -91,26 +100,60 @@ def get_plain_record_rows(ops: Sequence[Op]) -> list[Row] | None:
     return rows
 
 
-def split_plain_ops(ops: Sequence[Op]) -> tuple[list[Row], list[FinishRun]] | None:
-    """The rows of records and the ends of runs, if the operations are nothing else, and small.
+class PlainOps(NamedTuple):
+    """Operations that do not depend on each other, and have no effects but their own."""
 
-    ``None`` also if a run has both, since their order matters then.
+    records: list[Row]
+    finishes: list[FinishRun]
+    starts: list[StartRun]
+
+    @property
+    def size(self) -> int:
+        """The size of their payloads."""
+        ended, inputs = (
+            (len(op.output or op.error or b"") for op in self.finishes),
+            (len(op.run.inputs) for op in self.starts),
+        )
+        return sum(len(row[-1] or b"") for row in self.records) + sum(ended) + sum(inputs)
+
+
+def split_plain_ops(ops: Sequence[Op]) -> PlainOps | None:
+    """The rows of records, the ends of runs, and starts, if the operations are nothing else, and small.
+
+    ``None`` also if the order of some operations matters.
     """
-    finishes = [op for op in ops if type(op) is FinishRun]
-    rows = get_plain_record_rows([op for op in ops if type(op) is not FinishRun] if finishes else ops)
-    if rows is None or not finishes:
-        return None if rows is None else (rows, finishes)
-    keys = {op.key for op in finishes}
-    is_plain = len(keys) == len(finishes) and keys.isdisjoint(row[0] for row in rows)
+    finishes, starts = [op for op in ops if type(op) is FinishRun], [op for op in ops if type(op) is StartRun]
+    others = [op for op in ops if type(op) is not FinishRun and type(op) is not StartRun] if finishes or starts else ops
+    rows = get_plain_record_rows(others)
+    if rows is None or not all(map(_is_plain_start, starts)):
+        return None
+    keys, ids = {op.key for op in finishes}, {op.run.id for op in starts}
+    is_plain = len(keys) == len(finishes) and keys.isdisjoint(row[0] for row in rows) and len(ids) == len(starts)
     is_small = not any(value and is_large(value) for op in finishes for value in (op.output, op.error))
-    return (rows, finishes) if is_plain and is_small else None
+    return PlainOps(rows, finishes, starts) if is_plain and is_small else None
+
+
+def _is_plain_start(op: StartRun) -> bool:
+    """Whether a start only creates a run, if its id is new, and its workflow and queue have no restrictions."""
+    new = op.run
+    is_alone = op.link is None and op.claim_event is None and new.budget is None
+    return is_alone and not (op.join_orphan or new.dedup_key or new.session or new.tags or is_large(new.inputs))
 
 
 def _run_transaction(
-    db: Database, ops: Sequence[Op], now: float, reader: RowReader, blob_batch: BlobBatch, *, check_existing: bool
+    db: Database,
+    ops: Sequence[Op],
+    now: float,
+    reader: RowReader,
+    blob_batch: BlobBatch,
+    before_commit: BeforeCommit | None,
+    *,
+    check_existing: bool,
 ) -> list[OpResult]:
     db.begin()
     answers = Batch(db, ops, now, reader, blob_batch, check_existing=check_existing).apply()
+    if before_commit is not None:
+        before_commit(db, answers, now)
     db.commit()
     return answers
 

@@ -109,7 +109,7 @@ def _hash(payload: bytes) -> bytes:
 
 def is_reference(value: Any) -> bool:
     """Whether a column holds a reference instead of a payload."""
-    return type(value) is bytes and len(value) == _REFERENCE_SIZE and value.startswith(_REFERENCE_PREFIX)
+    return type(value) is bytes and len(value) == _REFERENCE_SIZE and value[0] == _REFERENCE_PREFIX[0]
 
 
 def fetch_payloads(db: Database, references: Collection[bytes]) -> dict[bytes, bytes | PayloadDamage]:

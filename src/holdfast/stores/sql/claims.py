@@ -9,7 +9,7 @@ queues with limits, and ``suspects`` isolated runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from holdfast.stores.operations import Run
 from holdfast.stores.served_versions import split_served_name
 from holdfast.stores.sql import blobs, delivery_expiry, limited_queues, payloads, queries, suspects
 from holdfast.stores.sql.approval_operations import live_event_to_row
-from holdfast.stores.sql.database import Database
+from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.sql.rows import RowReader
 from holdfast.stores.sql.transaction import Transaction
@@ -144,20 +144,22 @@ class SqlClaims(SqlCapability, Claims):
 
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         database, scope = self._database, ClaimScope(workflows, queues)
-        next_wake_at = await database.read(lambda db: _get_next_wake_at(db, scope), is_slow=False)
+        [(ready, *others)] = await database.query(lambda db: (db.sql.NEXT_READY, scope.to_parameters(db)))
+        next_wake_at = min((at for at in others if at is not None), default=None) if ready is None else ready
         self._due_scope = scope if next_wake_at is not None and next_wake_at <= database.now() else None
         return next_wake_at
 
     async def get_new_signals(self, worker: int, after: int) -> NewSignals:
         database = self._database
-        found = await database.read(lambda db: queries.read_new_signals(db, worker, after), is_slow=False)
+        found = queries.make_new_signals(await database.query(lambda db: (db.sql.NEW_SIGNALS, (after, worker))), after)
         if any(blobs.is_reference(signal.payload) for _, signal in found.signals):
             signals = await database.read(lambda db: queries.fill_new_signals(db, database.reader, found.signals))
             return found._replace(signals=signals)
         return found
 
     async def get_run_requests(self, worker: int) -> list[RunRequests]:
-        return await self._database.read(lambda db: queries.read_run_requests(db, worker), is_slow=False)
+        rows = await self._database.query(lambda db: (db.sql.REQUESTS, (worker,)))
+        return [RunRequests(key, cancel == 1, pause == 1) for key, cancel, pause in rows]
 
     async def expire_runs(self, limit: int = 100) -> list[str]:
         database = self._database
@@ -181,7 +183,7 @@ class SqlDisabledWorkflows(SqlCapability, DisabledWorkflows):
         return await self._write_and_notify(lambda db: db.execute(db.sql.ENABLE_WORKFLOW, row) == 1)
 
     async def get_all(self) -> Mapping[str, DisabledWorkflow]:
-        return await self._database.read(_read_disabled_workflows, is_slow=False)
+        return _make_disabled_workflows(await self._database.query(lambda db: (db.sql.DISABLED_WORKFLOWS, ())))
 
 
 def _has_due_runs(db: Database, scope: ClaimScope, now: float) -> bool:
@@ -220,7 +222,7 @@ def _claim_runs(
     if not claimants:
         db.commit()
         return ClaimResult()
-    disabled = _read_disabled_workflows(db)
+    disabled = {row[0] for row in db.lookup(db.sql.DISABLED_WORKFLOWS)}
     served = [(name, version) for name, version in scope.workflows if name not in disabled]
     limited = limited_queues.lock_limited_queues(db, scope.queues, get_time)
     keys = suspects.choose_runs(db, limited, served, scope.queues, max_suspects, due_before)
@@ -277,14 +279,8 @@ def _end_unreadable_and_commit(db: Database, unreadable: Sequence[tuple[int, Sto
     db.commit()
 
 
-def _get_next_wake_at(db: Database, scope: ClaimScope) -> float | None:
-    """When the next run can be claimed, as far as is known; a time in the past if one can be claimed now."""
-    [(ready, *others)] = db.query(db.sql.NEXT_READY, scope.to_parameters(db))
-    return min((at for at in others if at is not None), default=None) if ready is None else ready
-
-
-def _read_disabled_workflows(db: Database) -> dict[str, DisabledWorkflow]:
+def _make_disabled_workflows(rows: Iterable[Row]) -> dict[str, DisabledWorkflow]:
     return {
         name: DisabledWorkflow(disabled_at, actor, reason, is_temporary == 1)
-        for name, disabled_at, actor, reason, is_temporary in db.lookup(db.sql.DISABLED_WORKFLOWS)
+        for name, disabled_at, actor, reason, is_temporary in rows
     }

@@ -1,8 +1,8 @@
 """How the parts of a SQL store use its database.
 
-A store has three ways. The engine uses ``write`` and ``read``. ``read_for_client`` is for clients, because a slow list
-must not hold up the engine. Slow work (hashing, compressing, finding words) is never done on the event loop: callers
-mark it with ``is_slow``.
+The engine uses ``write`` and ``read``, and ``query`` for what a single statement finds. ``read_for_client`` is for
+clients, because a slow list must not hold up the engine. Slow work (hashing, compressing, finding words) is never done
+on the event loop: callers mark it with ``is_slow``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.stores.sql.database import Database
+from holdfast.stores.sql.database import Database, Row, Values
 from holdfast.stores.sql.rows import RowReader
 
 T = TypeVar("T")
@@ -30,6 +30,10 @@ class DatabaseAccess(ABC):
     @abstractmethod
     async def read(self, work: DatabaseWork[T], *, is_slow: bool = True) -> T:
         """Do work that only reads."""
+
+    async def query(self, bind: DatabaseWork[tuple[str, Values]]) -> list[Row]:
+        """The rows of one quick statement. ``bind`` returns it with its values, and may be called twice."""
+        return await self.read(lambda db: db.query(*bind(db)), is_slow=False)
 
     @abstractmethod
     async def read_for_client(self, work: DatabaseWork[T]) -> T:

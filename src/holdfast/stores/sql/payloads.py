@@ -25,7 +25,11 @@ _PAYLOAD_COLUMNS = ("inputs", "output", "error")
 
 def has_references(run: Run) -> bool:
     """Whether a row has references instead of payloads."""
-    return is_reference(run.inputs) or is_reference(run.output) or is_reference(run.error)
+    return (
+        is_reference(run.inputs)
+        or (run.output is not None and is_reference(run.output))
+        or (run.error is not None and is_reference(run.error))
+    )
 
 
 def fill_runs(db: Database, reader: RowReader, runs: Sequence[Run]) -> list[Run | StoreCorrupt]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from holdfast.core.records import Record, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.claims import NewSignals, RunRequests
+from holdfast.stores.claims import NewSignals
 from holdfast.stores.contract import History, RunUsage, WorkflowSpec
 from holdfast.stores.operations import OpResult, Run, StartResult
 from holdfast.stores.sql.database import Database, InvalidText, Row
@@ -61,27 +61,29 @@ def read_runs(
         if and_commit:
             db.commit()
         return read
+    read_run, found = reader.read_run, list[Run | StoreCorrupt]()
     for key in keys:
-        if key not in rows:
+        row = rows.get(key)
+        if row is None:
             raise reader.make_missing_error(key)
-    return [_parse_run(reader, rows[key]) for key in keys]
-
-
-def _parse_run(reader: RowReader, row: Row) -> Run | StoreCorrupt:
-    try:
-        return reader.read_run(row)
-    except StoreCorrupt as problem:
-        return problem
+        try:
+            found.append(read_run(row))
+        except StoreCorrupt as problem:
+            found.append(problem)
+    return found
 
 
 def _read_run_alone(db: Database, reader: RowReader, key: int) -> Run | StoreCorrupt:
     try:
         row = db.query_one(db.sql.GET_RUN_BY_KEY, key)
+        if row is None:
+            raise reader.make_missing_error(key)
     except InvalidText as error:
         return reader.make_unreadable_error(f"run {get_run_name(db, key)!r}", str(error))
-    if row is None:
-        raise reader.make_missing_error(key)
-    return _parse_run(reader, row)
+    try:
+        return reader.read_run(row)
+    except StoreCorrupt as problem:
+        return problem
 
 
 def fill_results(db: Database, reader: RowReader, results: Sequence[OpResult]) -> list[OpResult]:
@@ -188,9 +190,8 @@ def _decode_text(text: object) -> str:
 # Held runs
 
 
-def read_new_signals(db: Database, worker: int, after: int) -> NewSignals:
-    """Signals after the cursor ``after`` for the runs that ``worker`` holds. Large payloads stay references."""
-    rows = db.query(db.sql.NEW_SIGNALS, (after, worker))
+def make_new_signals(rows: Sequence[Row], after: int) -> NewSignals:
+    """The rows of ``statements.NEW_SIGNALS`` after the cursor ``after``. Large payloads stay references."""
     signals = [(row[0], Signal(*row[1:-1])) for row in rows if row[0] is not None]
     return NewSignals(signals, max((row[-1] for row in rows), default=after))
 
@@ -206,11 +207,6 @@ def fill_new_signals(db: Database, reader: RowReader, found: Sequence[tuple[int,
         for key, signal in found
         for filled in log_unreadable(fill_signals(db, reader, [signal], partial(get_run_name, db, key)))
     ]
-
-
-def read_run_requests(db: Database, worker: int) -> list[RunRequests]:
-    """The cancel and pause requests for the runs that ``worker`` holds."""
-    return [RunRequests(key, cancel == 1, pause == 1) for key, cancel, pause in db.query(db.sql.REQUESTS, (worker,))]
 
 
 # Counts, workers, and workflows
@@ -259,6 +255,6 @@ def list_workers(db: Database, reader: RowReader, extra_ids: Collection[int]) ->
     return read_each(db.query(db.sql.WORKERS, (db.to_list_parameter(extra_ids),)), reader.read_worker)
 
 
-def get_workflow_specs(db: Database, reader: RowReader) -> dict[str, WorkflowSpec]:
-    """All workflows ever announced."""
-    return dict(read_each(db.query(db.sql.SPECS), lambda row: (row[0], reader.read_spec(row))))
+def make_workflow_specs(rows: Iterable[Row], reader: RowReader) -> dict[str, WorkflowSpec]:
+    """The rows of ``statements.SPECS``, by name."""
+    return dict(read_each(rows, lambda row: (row[0], reader.read_spec(row))))

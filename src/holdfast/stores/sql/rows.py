@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, cast
 
 from holdfast.admission.usage import BudgetLimits, Usage
@@ -30,6 +31,7 @@ _STATES = {state.value: state for state in RunState}
 _CANCELS = {cancel.value: cancel for cancel in CancelState}
 _KINDS = {kind.value: kind for kind in RecordKind}
 _EMPTY_LIST = "[]"
+_MAX_CACHED_SPECS = 1024
 
 
 def read_each(rows: Iterable[Row], read: Callable[[Row], T]) -> list[T]:
@@ -86,7 +88,7 @@ def run_to_row(
     has_budget: bool,
     position: QueuePosition = UNLIMITED_POSITION,
 ) -> Row:
-    """The columns of ``statements.START_RUN``, for the run that ``rules.make_run`` makes.
+    """The columns of ``statements.runs.NEW_RUN_VALUES``, for the run that ``rules.make_run`` makes.
 
     ``inputs`` is in its stored form: a reference, if they are large.
     """
@@ -95,10 +97,11 @@ def run_to_row(
         wake_at = get_first_wake_at(new, now)
         state, epoch, ready = "pending", 0, position.due_state if wake_at <= now else int(ReadyState.TIMER)
     clock_started_at = new.created_at if new.clock_started_at is None else new.clock_started_at
+    points = json.dumps(new.rewind_points) if new.rewind_points else _EMPTY_LIST
     return (
         new.id, new.workflow, new.queue, state, epoch, owner, new.starter, new.max_deliveries, ready, wake_at,
         new.priority, new.deadline, 1 if new.has_generated_id else 0, new.python_version, new.created_at,
-        clock_started_at, new.parent, new.forked_from, json.dumps(new.rewind_points), new.digest, new.seed,
+        clock_started_at, new.parent, new.forked_from, points, new.digest, new.seed,
         names_to_json(new.tags), inputs, new.session, previous, 1 if has_budget else 0, new.version, new.queue_key,
         position.due_state, position.turn, position.dedup_key, 1 if position.is_debounced else 0,
         1 if new.is_delivery else 0,
@@ -174,6 +177,8 @@ class RowReader:
 
     def __init__(self, database: str) -> None:
         self._database = database
+        self.read_spec: Callable[[Row], WorkflowSpec] = lru_cache(_MAX_CACHED_SPECS)(self._parse_spec)
+        """Converts a row of ``statements.SPECS``. A server reads all of them for each start."""
 
     def make_unreadable_error(self, row_name: str, problem: str) -> StoreCorrupt:
         """The error for a row that this version of Holdfast cannot have written."""
@@ -200,11 +205,10 @@ class RowReader:
         tags = () if row[19] == _EMPTY_LIST else self._read_names(row[19], f"run {row[1]!r}")
         rewind = None if row[26] is None else self.read_rewind(row[26], f"run {row[1]!r}")
         points = () if row[29] == _EMPTY_LIST else self._read_rewind_points(row[29], f"run {row[1]!r}")
-        values: Row = (*row[:4], state, *row[5:19], tags, *row[20:24], cancel, row[25], rewind, *row[27:29], points)
-        return Run(
-            *values, session=row[30], previous_run=row[31], has_budget=row[32] == 1, version=row[33], queue_key=row[34],
-            is_limited=row[35] > 1, is_delivery=row[36] == 1, suspicion=row[37],
-        )  # fmt: skip
+        values = list(row)
+        values[4], values[19], values[24], values[26], values[29] = state, tags, cancel, rewind, points
+        values[32], values[35], values[36] = row[32] == 1, row[35] > 1, row[36] == 1
+        return Run(*values)
 
     def read_as_failed(self, row: Row, problem: StoreCorrupt) -> Run:
         """An unreadable row, as a run that has failed because of that."""
@@ -272,8 +276,7 @@ class RowReader:
         values: Row = (*row[:5], self._read_names(row[5], row_name), queues, *row[7:10], row[10] == 1)
         return Worker(*values)
 
-    def read_spec(self, row: Row) -> WorkflowSpec:
-        """A row of ``statements.SPECS``."""
+    def _parse_spec(self, row: Row) -> WorkflowSpec:
         row_name = f"workflow {row[0]!r}"
         parameters, tags, budget = self._read_names(row[1], row_name), self._read_names(row[5], row_name), None
         if row[6] is not None:

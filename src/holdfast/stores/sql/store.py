@@ -24,7 +24,7 @@ from holdfast.stores.sql import (
     workers,
 )
 from holdfast.stores.sql.archives import SqlArchives
-from holdfast.stores.sql.batch import apply_ops
+from holdfast.stores.sql.batch import BeforeCommit, apply_ops
 from holdfast.stores.sql.claims import SqlClaims, SqlDisabledWorkflows
 from holdfast.stores.sql.database_access import DatabaseAccess
 from holdfast.stores.sql.memories import SqlMemories
@@ -55,18 +55,14 @@ class SqlStore(DatabaseAccess, Store):
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
         return await self._commit(ops) if ops else []
 
-    async def _commit(self, ops: Sequence[Op]) -> list[OpResult]:
+    async def _commit(self, ops: Sequence[Op], before_commit: BeforeCommit | None = None) -> list[OpResult]:
         large = blobs.list_large_payloads(ops)
-        if large:
-            blob_batch = await asyncio.to_thread(blobs.pack_blobs, large)
-            answers = await self.write(
-                lambda db: apply_ops(db, ops, self.now(), self.reader, blob_batch), len(ops), is_slow=True
-            )
-        else:
-            is_slow = any(map(_is_memory_change, ops))
-            answers = await self.write(
-                lambda db: apply_ops(db, ops, self.now(), self.reader), len(ops), is_slow=is_slow
-            )
+        blob_batch = await asyncio.to_thread(blobs.pack_blobs, large) if large else blobs.NO_BLOBS
+        answers = await self.write(
+            lambda db: apply_ops(db, ops, self.now(), self.reader, blob_batch, before_commit),
+            len(ops),
+            is_slow=bool(large) or any(map(_is_memory_change, ops)),
+        )
         for answer in answers:
             if isinstance(answer, StartResult) and payloads.has_references(answer.run):
                 return await self.read(lambda db: queries.fill_results(db, self.reader, answers))
@@ -116,7 +112,7 @@ class SqlStore(DatabaseAccess, Store):
         )
 
     async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
-        return await self.read(lambda db: queries.get_workflow_specs(db, self.reader))
+        return queries.make_workflow_specs(await self.query(lambda db: (db.sql.SPECS, ())), self.reader)
 
     # Reads of clients
 

@@ -86,6 +86,9 @@ def open_writer(database: Path) -> sqlite3.Connection:
         _use_wal(connection, database)
         connection.execute("PRAGMA synchronous = FULL")
         retry_while_busy(lambda: _migrate(connection, database))
+        # A statement that changes more than eight pages, such as a start, would write their old content to a new
+        # temporary file. (A migration may sort large tables, and does use files.)
+        connection.execute("PRAGMA temp_store = MEMORY")
     except BaseException:
         connection.close()
         raise

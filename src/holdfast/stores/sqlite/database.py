@@ -96,7 +96,9 @@ class SqliteDatabase(Database):
             yield from execute(sql.FENCES_BY_KEY, batch + batch[-1:] * (sql.KEYS_PER_STATEMENT - len(batch)))
         if unread:
             yield from execute(sql.FENCE_BY_KEY, unread)
-        if ids:
+        if len(ids) == 1:
+            yield from execute(sql.FENCE_BY_ID, (*ids,))
+        elif ids:
             yield from execute(sql.FENCES_BY_ID, (self.to_list_parameter(ids),))
 
     def list_begun_runs(self, keys: Sequence[int]) -> Sequence[int]:

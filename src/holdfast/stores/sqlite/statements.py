@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from holdfast.stores.sql.ready_states import READY_WHEN_DUE, ReadyState
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.statements.columns import MEMORY_COLUMNS, RECORD_COLUMNS
+from holdfast.stores.sql.statements.columns import MEMORY_COLUMNS, RECORD_COLUMNS, RUN_COLUMNS
 from holdfast.stores.sqlite.dialect import SqliteDialect
 
 STATEMENTS = Statements(SqliteDialect())
@@ -23,15 +23,16 @@ _SELECT_FENCES = (
 )
 FENCES_BY_KEY = f"{_SELECT_FENCES} WHERE key IN (?{', ?' * (KEYS_PER_STATEMENT - 1)})"
 FENCE_BY_KEY = f"{_SELECT_FENCES} WHERE key = ?"
+FENCE_BY_ID = f"{_SELECT_FENCES} WHERE id = ?"
 FENCES_BY_ID = f"{_SELECT_FENCES} WHERE id IN (SELECT value FROM json_each(?))"
 
 # Histories: most runs that are claimed are new
 
-BEGUN_RUNS = (
-    "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM records WHERE run = value) "
-    "OR EXISTS (SELECT 1 FROM attempts WHERE run = value) OR EXISTS (SELECT 1 FROM signals WHERE run = value) "
-    "OR EXISTS (SELECT 1 FROM links WHERE parent = value)"
+_HAS_HISTORY = (
+    "EXISTS (SELECT 1 FROM records WHERE run = {run}) OR EXISTS (SELECT 1 FROM attempts WHERE run = {run}) "
+    "OR EXISTS (SELECT 1 FROM signals WHERE run = {run}) OR EXISTS (SELECT 1 FROM links WHERE parent = {run})"
 )
+BEGUN_RUNS = f"SELECT value FROM json_each(?) WHERE {_HAS_HISTORY.format(run='value')}"
 
 # Records
 
@@ -69,6 +70,18 @@ DUE_RUNS = (
     "AND version = :version AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues))) "
     "ORDER BY priority DESC, key LIMIT :limit"
 )
+
+IS_CLAIM_EXTRAORDINARY = (
+    "SELECT EXISTS (SELECT 1 FROM disabled_workflows WHERE workflow = :workflow) OR EXISTS (SELECT 1 FROM queues) OR "
+    f"EXISTS (SELECT 1 FROM runs INDEXED BY runs_suspects WHERE ready_state = {ReadyState.SUSPECT} AND workflow = "
+    ":workflow AND version = :version AND wake_at <= :now) OR EXISTS (SELECT 1 FROM runs INDEXED BY runs_waking WHERE "
+    f"ready_state = {ReadyState.TIMER} AND workflow = :workflow AND version = :version AND wake_at <= :now)"
+)
+FIRST_DUE_RUNS = (
+    f"SELECT {_HAS_HISTORY.format(run='key')}, {RUN_COLUMNS} FROM runs INDEXED BY runs_due WHERE ready_state = "
+    f"{ReadyState.DUE} AND workflow = :workflow AND version = :version ORDER BY priority DESC, key LIMIT :limit"
+)
+LIVE_AMONG_WORKERS = "SELECT id FROM workers WHERE state = 'live' AND id IN (SELECT value FROM json_each(?))"
 
 # Memories; FTS5 stores their words
 

@@ -18,10 +18,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.audit_log import AuditEvent
+from holdfast.stores.claims import ClaimedRun, ClaimNext
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.grouped_calls import GroupedCalls
 from holdfast.stores.operations import (
@@ -34,6 +36,7 @@ from holdfast.stores.operations import (
     SaveAttempt,
     StartResult,
 )
+from holdfast.stores.sql.batch import BeforeCommit
 from holdfast.stores.sql.database_access import DatabaseWork, T
 from holdfast.stores.sql.rows import RowReader
 from holdfast.stores.sql.store import SqlStore
@@ -41,6 +44,7 @@ from holdfast.stores.sqlite import connections
 from holdfast.stores.sqlite.connection_worker import ConnectionWorker
 from holdfast.stores.sqlite.database import register_search_function
 from holdfast.stores.sqlite.errors import to_store_error
+from holdfast.stores.sqlite.next_claims import NextClaims
 from holdfast.stores.sqlite.notifications import ChangeListener, ChangeNotifier
 from holdfast.stores.sqlite.step_transactions import SqliteStepTransactions
 from holdfast.stores.sqlite.worker_locks import get_process_folder
@@ -81,7 +85,7 @@ class SqliteStore(SqlStore):
         self._write_worker: ConnectionWorker | None = None
         self._read_worker: ConnectionWorker | None = None
         self._client_read_worker: ConnectionWorker | None = None
-        self._group_commit = GroupedCalls(self._commit)
+        self._group_commit = GroupedCalls(self._commit_group)
         self.workers = self._workers = SqliteWorkers(self)
         self.step_transactions = self._step_transactions = SqliteStepTransactions(self)
         folder = get_process_folder(self.path)
@@ -111,7 +115,7 @@ class SqliteStore(SqlStore):
                 raise to_store_error(error, self.path) from error
             opened.pop_all()
         register_search_function(client_reader)
-        self._group_commit = GroupedCalls(self._commit)  # the old one may wait for a closed loop
+        self._group_commit = GroupedCalls(self._commit_group)  # the old one may wait for a closed loop
         self._write_worker = ConnectionWorker(writer, self.path, "writer", is_writer=True)
         self._read_worker = ConnectionWorker(reader, self.path, "reader")
         self._client_read_worker = ConnectionWorker(client_reader, self.path, "browser")
@@ -159,10 +163,19 @@ class SqliteStore(SqlStore):
     # Which connection does what
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
-        return await self._group_commit.call(ops) if ops else []
+        return cast("list[OpResult]", await self._group_commit.call(ops)) if ops else []
 
-    async def _commit(self, ops: Sequence[Op]) -> list[OpResult]:
-        answers = await super()._commit(ops)
+    async def commit_and_claim(self, items: Sequence[Op | ClaimNext]) -> list[OpResult | ClaimedRun | None]:
+        return await self._group_commit.call(items) if items else []
+
+    async def _commit_group(self, items: Sequence[Op | ClaimNext]) -> list[OpResult | ClaimedRun | None]:
+        if ClaimNext not in map(type, items):
+            return [*await self._commit_and_notify(cast("Sequence[Op]", items))]
+        claims = NextClaims(items, self.reader)
+        return claims.merge_answers(await self._commit_and_notify(claims.ops, claims.claim))
+
+    async def _commit_and_notify(self, ops: Sequence[Op], before_commit: BeforeCommit | None = None) -> list[OpResult]:
+        answers = await self._commit(ops, before_commit)
         if any(map(_concerns_others, ops, answers)):
             self._notifier.notify()
         return answers

@@ -20,6 +20,13 @@ _RELEASED_AS = "state = 'pending', owner = NULL, ready_state = CASE WHEN paused_
 _RELEASED = _RELEASED_AS.format(READY_WHEN_DUE)
 _WOKEN = f"ready_state = CASE WHEN ready_state IN {THROTTLED_READY} THEN ready_state ELSE {READY_WHEN_DUE} END"
 _CANCEL_REQUESTED = "cancel_state = CASE cancel_state WHEN '' THEN 'requested' ELSE cancel_state END"
+NEW_RUN_VALUES = (
+    "id:t workflow:t queue:t state:t epoch:i owner:i starter:i max_deliveries:i ready_state:i wake_at:f "
+    "priority:i deadline:f result_claim:i python_version:t created_at:f clock_started_at:f parent:t forked_from:t "
+    "rewind_points:t digest:b seed:b tags:t inputs:b session:t previous_run:t has_budget:i version:t queue_key:t "
+    "due_state:i turn:i dedup_key:t is_debounced:i is_delivery:i"
+)
+"""The columns of ``rows.run_to_row``."""
 END_VALUES = "state:t output:b error:b finished_at:f rewind:t"
 """What a run ends with."""
 _RESTORED = (
@@ -70,14 +77,7 @@ class RunStatements(Catalog):
 
     # Starting
 
-    START_RUN = Insert(
-        "runs",
-        "key:i id:t workflow:t queue:t state:t epoch:i owner:i starter:i max_deliveries:i ready_state:i wake_at:f "
-        "priority:i deadline:f result_claim:i python_version:t created_at:f clock_started_at:f parent:t forked_from:t "
-        "rewind_points:t digest:b seed:b tags:t inputs:b session:t previous_run:t has_budget:i version:t queue_key:t "
-        "due_state:i turn:i dedup_key:t is_debounced:i is_delivery:i",
-        order="id",
-    )
+    START_RUN = Insert("runs", f"key:i {NEW_RUN_VALUES}", order="id")
     TAG_RUN = Insert("run_tags", "tag:t run:i", " ON CONFLICT DO NOTHING")
     # This waits for a locked orphan, to join it instead of starting another run.
     FIND_ORPHAN = Query(

@@ -20,6 +20,7 @@ from benchmarks.sqlite_benchmarks import Measurement
 
 FIGURES_PATH = Path(__file__).parent / "figures.json"
 _TABLE = re.compile(r"(<!-- benchmarks: ([\w -]+) -->\n\n).*?(<!-- end -->)", re.DOTALL)
+_MICROSECONDS = re.compile(r"\bus\b")
 _HEAD = "| | measured | compared with | target |\n|---|---|---|---|\n"
 
 Figures = Mapping[str, Sequence[Measurement]]
@@ -58,6 +59,6 @@ def insert_figures(page: str, figures: Figures) -> str:
 def render_row(line: Measurement) -> str:
     missed = {True: "", False: ": **missed**", None: ""}[line.is_met]
     value = f"{line.value:,.0f}" if abs(line.value) >= 100 else f"{line.value:.3g}"
-    target = line.target.replace(">= ", "≥ ").replace("<= ", "≤ ") + missed
-    cells = (line.title, f"{value} {line.unit}", line.comparison, target)
-    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
+    cells = (line.title, f"{value} {line.unit}", line.comparison, line.target + missed)
+    row = "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
+    return _MICROSECONDS.sub("µs", row.replace(">= ", "≥ ").replace("<= ", "≤ "))

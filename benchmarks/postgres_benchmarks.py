@@ -342,11 +342,41 @@ async def _measure_latencies(url: str, count: int, times: int) -> tuple[float, f
     return median(claims), median(wakes)
 
 
+async def measure_size(folder: Path, rounds: int) -> list[Measurement]:
+    """What the journal takes on disk, next to a table that has only a key and the output."""
+    del rounds
+    import psycopg
+
+    run_count, step_count = 200, 100
+    count = run_count * step_count
+    async with run_server(folder) as url, Runtime(url):
+        run = workloads.sequence.options(new=True)
+        await asyncio.gather(*[run(step_count) for _ in range(run_count)])
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE bare_journal (run int8, seq int4, output bytea, PRIMARY KEY (run, seq))")
+            for seq in range(step_count):
+                connection.execute(
+                    "INSERT INTO bare_journal SELECT run, %s, %s FROM generate_series(1, %s) run",
+                    (seq, PAYLOAD, run_count),
+                )
+            sizes = connection.execute(
+                "SELECT pg_relation_size(oid), pg_indexes_size(oid), pg_total_relation_size('bare_journal') "
+                "FROM pg_class WHERE relname = 'records' AND relkind = 'r'"
+            ).fetchone()
+    assert sizes is not None
+    heap, index, bare = (size / count for size in sizes)
+    beside = f"rows {heap:.0f}, indexes {index:.0f}; a bare table with the same key and output {bare:.0f}"
+    return [
+        Measurement("Postgres: bytes a step", heap + index, "bytes", beside, "<= 320 bytes", heap + index <= 320),
+    ]
+
+
 BENCHMARKS = {
     "postgres-sequential": measure_sequential,
     "postgres-together": measure_concurrent,
     "postgres-fleet": measure_fleet,
     "postgres-two-workers": measure_two_workers,
+    "postgres-size": measure_size,
     "postgres-latency": measure_latency,
     "postgres-takeover": measure_takeover,
     "postgres-idle": measure_idle,

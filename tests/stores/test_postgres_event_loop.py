@@ -13,9 +13,22 @@ import postgres_server
 import psycopg
 import pytest
 import pytest_asyncio
-from store_values import DONE, FENCED, Clock, append, claim_run, finish, new_run, new_worker, read_run, start_run
+from store_values import (
+    DONE,
+    FENCED,
+    Clock,
+    append,
+    claim_run,
+    finish,
+    new_run,
+    new_worker,
+    read_run,
+    start_child,
+    start_run,
+)
 
 from holdfast.admission.queue_limits import QueueLimits
+from holdfast.admission.usage import Usage
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores.operations import CancelRun, OpStatus, Run, StartResult, StartRun
 from holdfast.stores.postgres import PgStore
@@ -24,6 +37,7 @@ from holdfast.stores.queues import NewQueue
 pytestmark = pytest.mark.asyncio
 
 TIMEOUT_S = 20.0
+CALL = Usage(calls=1, input_tokens=100, output_tokens=20, nano_usd=7, seconds=1.5)
 LOCK_RUN = "SELECT FROM holdfast.runs WHERE id = 'r' FOR UPDATE"
 
 
@@ -80,6 +94,58 @@ async def test_a_commit_of_records_alone_uses_no_thread(held: HeldRun, monkeypat
     assert await held.store.commit([append(held.run, 2), append(held.run, 3)]) == [DONE, DONE]  # handed in again
     assert await held.store.commit([append(held.run, 4, epoch=9)]) == [FENCED]
     assert await journal(held) == [0, 1, 2, 3]
+
+
+async def test_a_commit_of_records_with_their_usage_uses_no_thread(
+    held: HeldRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = held.store, await start_and_claim(held, "other")
+    worker = store._write_worker
+    assert worker is not None
+    monkeypatch.setattr(worker, "run_in_thread", None)
+    assert await store.commit([append(held.run, 0, used=CALL)]) == [DONE]
+    both = [append(held.run, 1, used=CALL), append(held.run, 2), append(other, 0, used=CALL), append(held.run, 3)]
+    assert await store.commit(both) == [DONE] * 4
+    assert await store.commit([append(held.run, 4, used=CALL), finish(other)]) == [DONE, DONE]
+    monkeypatch.undo()
+    assert await journal(held) == [0, 1, 2, 3, 4]
+    assert await list_calls(store) == ({"r": 3, "other": 1}, 4)
+
+
+async def test_usage_counts_once_whoever_appends_the_record(held: HeldRun) -> None:
+    store = held.store
+    assert await store.commit([append(held.run, 0, used=CALL)]) == [DONE]
+    store._plain_usages_after = 0.0
+    again = [append(held.run, 0, used=CALL), append(held.run, 1, used=CALL)]
+    assert await store.commit(again) == [DONE, DONE]  # on the loop it is refused, and then the thread looks
+    store._plain_usages_after = 0.0
+    assert await store.commit([append(held.run, 2, used=CALL, epoch=9)]) == [FENCED]
+    assert store._plain_usages_after > 0.0
+    assert await store.commit([append(held.run, 2, used=CALL)]) == [DONE]  # in the thread, for a moment
+    assert await journal(held) == [0, 1, 2]
+    assert await list_calls(store) == ({"r": 3}, 3)
+
+
+async def test_usage_that_the_loop_cannot_add_is_added_as_ever(held: HeldRun) -> None:
+    store, worker = held.store, held.run.owner
+    [started] = await store.commit([start_child(held.run, "child", claim_as=worker)])
+    assert isinstance(started, StartResult)
+    records = [append(started.run, 0, used=CALL), append(held.run, 0, used=CALL)]
+    assert await store.commit(records) == [DONE, DONE]
+    assert await list_calls(store) == ({"r": 2, "child": 1}, 2)
+    await store.queues.declare([NewQueue("narrow", QueueLimits(concurrency=1))])
+    await start_run(store, "limited", queue="narrow")
+    limited = await claim_run(store, worker)
+    store._plain_usages_after = 0.0
+    assert await store.commit([append(limited, 0, used=CALL)]) == [DONE]
+    assert store._plain_usages_after > 0.0
+
+
+async def list_calls(store: PgStore) -> tuple[dict[str, int], int]:
+    """The model calls in the accounts of runs, and on all days."""
+    usages = await store.get_usages(["r", "other", "child"])
+    days = await store.daily_usage.get("0001-01-01", "9999-12-31")
+    return {run_id: usage.used.calls for run_id, usage in usages.items()}, sum(day.used.calls for day in days)
 
 
 async def start_and_claim(held: HeldRun, run_id: str) -> Run:

@@ -45,8 +45,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.engine")
 
-EMPTY_CLAIM_PAUSE_S = 0.2
-"""Seconds before the next claim, if one got nothing although something was due."""
+MIN_EMPTY_CLAIM_PAUSE_S = 0.005
+"""Seconds before the next claim, if one got nothing although something was due. They double with each further one. The
+first pause is short: another worker may have locked everything that is due while it takes only a part of it."""
+MAX_EMPTY_CLAIM_PAUSE_S = 0.2
 
 UNACKNOWLEDGED_CHECK_INTERVAL_S = 60.0
 """Seconds between two checks for runs that this worker holds and does not work on."""
@@ -86,6 +88,8 @@ class Claims:
         self._has_disabled_runs = False
         """Runs in memory start nothing more, because their workflows were disabled."""
         self._is_claiming = False
+        self._empty_claim_count = 0
+        """How many claims in a row have got nothing although something was due."""
         self._claimed_while_starting: set[str] = set()
         """Runs that a claim gave to this worker before their start was answered. Only the claim loads them: if it
         cannot read their journals, it releases them, and the answer to the start does not know that."""
@@ -185,6 +189,7 @@ class Claims:
             self._next_wake_at = _min_time(next_wake, self._parked_wake_at)
             self.is_starved = self._held_runs.free_slot_count <= 0 or self._isolation.is_exclusive
             if self.is_starved or not self.is_due():
+                self._empty_claim_count = 0
                 return
             fair_size = max(MIN_CLAIM_BATCH_SIZE, len(self._held_runs.drivers) // 2)
             limit = min(fair_size, MAX_CLAIM_BATCH_SIZE, self._held_runs.free_slot_count)
@@ -212,8 +217,11 @@ class Claims:
                 self._load_deferred_starts({run.id for run in runs})
             if not runs:
                 # Another worker was quicker, or this worker is no longer live: claim again after a pause, not at once.
-                self._next_wake_at = host.clock.now() + EMPTY_CLAIM_PAUSE_S
+                pause_s = min(MIN_EMPTY_CLAIM_PAUSE_S * 2**self._empty_claim_count, MAX_EMPTY_CLAIM_PAUSE_S)
+                self._next_wake_at = host.clock.now() + pause_s
+                self._empty_claim_count += 1
                 return
+            self._empty_claim_count = 0
 
     def _find_suspects(self, claimed: Sequence[Run]) -> list[Driver]:
         suspects = [run for run in claimed if is_isolated(run.suspicion)]

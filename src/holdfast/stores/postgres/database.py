@@ -3,11 +3,11 @@
 Nothing is sent before an answer is needed. Then everything pending goes out at once (see ``pipeline``): writes, the
 query itself, and prefetches. All answers come back together.
 
-A batch of records alone takes one round trip: one statement (``APPEND_ONE`` or ``APPEND_FENCED``) locks the rows of
-their runs ``FOR SHARE`` while it compares epochs. Any other batch usually takes two: ``BEGIN``, the fences, and what
-was prefetched; then all changes and ``COMMIT``. The end of a run that leaves nothing else to do takes only one as well
-(``FINISH_HELD``). If a statement fails, the server skips the rest, up to the ``COMMIT``, and the transaction can only
-be rolled back.
+A batch of records alone takes one round trip: one statement (``APPEND_ONE``, ``APPEND_FENCED``, or ``APPEND_USED``)
+locks the rows of their runs ``FOR SHARE`` while it compares epochs. Any other batch usually takes two: ``BEGIN``, the
+fences, and what was prefetched; then all changes and ``COMMIT``. The end of a run that leaves nothing else to do takes
+only one as well (``FINISH_HELD``). If a statement fails, the server skips the rest, up to the ``COMMIT``, and the
+transaction can only be rolled back.
 
 Locks are taken in one order: runs by their keys, then sessions, accounts by their keys, and turns, so that two batches
 rarely deadlock. New keys are allocated after the locks, otherwise the keys of a session would not rise. Then come the
@@ -31,7 +31,7 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.stores.memories import Memory, MemoryChange
 from holdfast.stores.postgres import memories, text_patterns
-from holdfast.stores.postgres.adapters import IntArray, TextArray
+from holdfast.stores.postgres.adapters import FloatArray, IntArray, TextArray
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.dialect import BulkLookup, BulkStatement
 from holdfast.stores.postgres.pipeline import BoundStatement, Pipeline, Result, SocketGenerator, StalePreparedStatements
@@ -309,11 +309,14 @@ class PgDatabase(Database):
         return self._run_plain(plain, now)
 
     def _run_plain(self, plain: PlainOps, now: float) -> SocketGenerator[PlainCommit]:
-        records, finishes, starts = plain
-        statements = [self._make_append(records)] if records else []
+        records, finishes, starts, usages = plain
+        statements: list[BoundStatement] = []
+        if finishes:
+            statements.append(BoundStatement(self.sql.LOCK_RUNS, (IntArray(op.key for op in finishes),)))
+        if records:
+            statements.append(self._make_append(records, usages))
         if finishes:
             rows = [(*finish_to_row(op, op.output, op.error), op.epoch, int(op.respect_cancel)) for op in finishes]
-            statements.append(BoundStatement(self.sql.LOCK_RUNS, (IntArray(op.key for op in finishes),)))
             statements.append(_bind_rows(cast(BulkStatement, self.sql.FINISH_HELD), rows))
         if starts:
             workers = {(op.claim_as,) for op in starts if op.claim_as is not None}
@@ -330,7 +333,8 @@ class PgDatabase(Database):
             return PlainCommit(False)
         started = dict(results.pop().load_rows()) if starts else {}
         finished = frozenset(row[0] for row in results[2 if records else 1].load_rows()) if finishes else ()
-        return PlainCommit(not records or results[0].row_count == len(records), finished, started)
+        has_records = not records or results[1 if finishes else 0].row_count == len(records)
+        return PlainCommit(has_records, finished, started)
 
     def query_nonblocking(self, statement: str, values: Values) -> SocketGenerator[list[Row]] | None:
         """Do what ``query`` does, for a caller that waits for the socket. ``None``: this takes more."""
@@ -342,16 +346,19 @@ class PgDatabase(Database):
         [result] = yield from self._pipeline.run_nonblocking([statement])
         return result.load_rows()
 
-    def _make_append(self, rows: Sequence[Row]) -> BoundStatement:
-        if len(rows) == 1:
+    def _make_append(self, rows: Sequence[Row], usages: Sequence[Row] = ()) -> BoundStatement:
+        if len(rows) == 1 and not usages:
             [row] = rows
             return BoundStatement(self.sql.APPEND_ONE, (*row, row[0], row[9]))
         held = {(row[0], row[9]): None for row in rows}
         runs, epochs = IntArray(run for run, _ in held), IntArray(epoch for _, epoch in held)
         append = cast(BulkStatement, self.sql.APPEND_RECORD)
-        return BoundStatement(
-            self.sql.APPEND_FENCED, (runs, epochs, *_rows_to_columns(append.array_types, rows), len(held))
-        )
+        values = (runs, epochs, *_rows_to_columns(append.array_types, rows), len(held))
+        if not usages:
+            return BoundStatement(self.sql.APPEND_FENCED, values)
+        add_usage = cast(BulkStatement, self.sql.ADD_DAILY_USAGE)
+        columns = _rows_to_columns((*add_usage.array_types, FloatArray), usages)
+        return BoundStatement(self.sql.APPEND_USED, (*values, *columns))
 
     def prefetch_keys(self, count: int) -> None:
         self._pending_locks.append((BoundStatement(self.sql.ALLOCATE_KEYS, (count,)), self._cache_keys))

@@ -12,8 +12,10 @@ from holdfast.stores.sql.statements.columns import (
     RECORD_COLUMNS,
     RECORD_VALUES,
     RUN_COLUMNS,
+    USED,
 )
 from holdfast.stores.sql.statements.runs import END_VALUES, ENDED, NEW_RUN_VALUES
+from holdfast.stores.sql.statements.usage import ADD_USED, SLOTS, USED_SUMS
 from holdfast.stores.sql.templates import Delete, Insert, NamedQuery, Query, Write, assign, flag, get_names
 from holdfast.stores.text_search import BM25_B, BM25_K1
 
@@ -23,6 +25,9 @@ _FENCE_COLUMNS = (
 )
 _RECORD_ARRAYS = " ".join(f"{value}[]" for value in RECORD_VALUES.split())
 _RECORD_PLACEHOLDERS = ", ".join(f":{name}" for name in RECORD_COLUMNS.split(", "))
+_USAGE_VALUES = f"used_day:t used_model:t {' '.join(f'used_{name}:i' for name in USED.split(', '))} used_run:i used_s:f"
+_USAGE_ARRAYS = " ".join(f"{value}[]" for value in _USAGE_VALUES.split())
+_USAGE_PLACEHOLDERS = ", ".join(f":{name}" for name in get_names(_USAGE_VALUES).split(", "))
 _NEW_RUN_COLUMNS = ", ".join(f"q.{name}" for name in get_names(NEW_RUN_VALUES).split(", "))
 _WITH_ANCESTORS = (
     "WITH RECURSIVE ancestors (run, parent) AS ("
@@ -59,6 +64,30 @@ class PgStatements(Statements):
         f"INSERT INTO @records ({RECORD_COLUMNS}) SELECT {RECORD_COLUMNS} "
         f"FROM unnest({_RECORD_PLACEHOLDERS}) WITH ORDINALITY AS q ({RECORD_COLUMNS}, n) "
         "WHERE (SELECT count(*) FROM held) = :run_count",
+    )
+    # The same for records some of which have a usage, which is added to the accounts and to the daily sums. The runs
+    # must not be in a limited queue, nor have a parent, whose account would change as well. Each part counts the rows
+    # of the part before it, so that locks are taken in the usual order. Returns a row for each record.
+    APPEND_USED = Query(
+        f"runs:i[] epochs:i[] {_RECORD_ARRAYS} run_count:i {_USAGE_ARRAYS}",
+        "WITH held AS MATERIALIZED (SELECT r.key FROM unnest(:runs, :epochs) q (run, epoch) "
+        "CROSS JOIN LATERAL (SELECT key FROM @runs WHERE key = q.run AND epoch = q.epoch AND state = 'running' "
+        "AND has_budget = 0 AND parent = '' AND due_state <= 1 OFFSET 0 FOR SHARE) r), "
+        f"appended AS (INSERT INTO @records ({RECORD_COLUMNS}) SELECT {RECORD_COLUMNS} "
+        f"FROM unnest({_RECORD_PLACEHOLDERS}) WITH ORDINALITY AS q ({RECORD_COLUMNS}, n) "
+        "WHERE (SELECT count(*) FROM held) = :run_count RETURNING 1), "
+        f"used AS MATERIALIZED (SELECT r.workflow, q.* FROM unnest({_USAGE_PLACEHOLDERS}) q "
+        f"(day, model, {USED}, run, seconds) "
+        "CROSS JOIN LATERAL (SELECT workflow FROM @runs WHERE key = q.run OFFSET 0) r), "
+        f"accounts AS (INSERT INTO @usages AS t (run, {USED}, seconds, reserved_calls, reserved_tokens, "
+        f"reserved_nano_usd, short_positions) SELECT run, {USED_SUMS}, sum(seconds), 0, 0, 0, '' FROM used "
+        "WHERE (SELECT count(*) FROM appended) > 0 GROUP BY run ORDER BY run "
+        f"ON CONFLICT (run) DO UPDATE SET {ADD_USED}, seconds = t.seconds + excluded.seconds RETURNING 1), "
+        f"spent AS (INSERT INTO @spending AS t (day, workflow, model, slot, {USED}) "
+        f"SELECT day, workflow, model, mod(pg_backend_pid(), {SLOTS}), {USED_SUMS} FROM used "
+        "WHERE (SELECT count(*) FROM accounts) > 0 GROUP BY day, workflow, model ORDER BY day, workflow, model "
+        f"ON CONFLICT (day, workflow, model, slot) DO UPDATE SET {ADD_USED}) "
+        "SELECT 1 FROM appended",
     )
     # A single record, as a sequential run appends them: without arrays, the server has half the work.
     APPEND_ONE = Query(

@@ -70,6 +70,9 @@ not read all the time, and reads less often from a slow server."""
 _PLAIN_START_DELAY_S = 1.0
 """Seconds in which starts read first what there is, after one that did not was refused: its id existed, a workflow is
 disabled, or its queue has limits. The next start is probably like it."""
+_PLAIN_USAGE_DELAY_S = 1.0
+"""Seconds in which records with a usage are appended after reading accounts, because the loop could not append some:
+their runs have a parent, a budget, or a limited queue. The next ones are probably like them."""
 _CAN_WATCH_SOCKETS = sys.platform != "win32"
 """Whether the usual event loops can wait for a socket of libpq."""
 
@@ -106,6 +109,8 @@ class PgStore(SqlStore):
         """The least seconds that connecting has taken."""
         self._plain_starts_after = float("-inf")
         """When, in ``monotonic`` time, a start is tried again without reading first."""
+        self._plain_usages_after = float("-inf")
+        """When, in ``monotonic`` time, records with a usage are tried again without reading first."""
         self._run_reads = GroupedCalls(self._read_each_run)
         """Many callers that begin to wait for runs at once read them together."""
         self._change_event = asyncio.Event()
@@ -311,12 +316,16 @@ class PgStore(SqlStore):
             return none
         if plain.size > MAX_LOOP_BYTES or (plain.starts and monotonic() < self._plain_starts_after):
             return none
+        if plain.usages and monotonic() < self._plain_usages_after:
+            return none
         now = self.now()
         committing = self.writer.run_on_loop(lambda db: db.commit_nonblocking(plain, now))
         committed = None if committing is None else await committing
         if committed is None:
             return none
         finished, appended = committed.finished_keys, OpStatus.DONE if committed.has_records else None
+        if plain.usages and not committed.has_records:
+            self._plain_usages_after = monotonic() + _PLAIN_USAGE_DELAY_S
         if len(plain.records) == len(ops):
             return [appended] * len(ops)
         answers: list[OpResult | None] = []

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from holdfast.core.records import RecordKind
 from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApproval, WithdrawApproval
 from holdfast.stores.audit_log import AuditEvent
+from holdfast.stores.daily_usage import make_increment
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
     AppendLiveEvents,
@@ -49,6 +50,7 @@ from holdfast.stores.sql.client_operations import ClientOperations
 from holdfast.stores.sql.database import Database, Row, WriteConflict
 from holdfast.stores.sql.queue_placement import TurnAllocator
 from holdfast.stores.sql.rows import RowReader, record_to_row
+from holdfast.stores.sql.server_data import increment_to_row
 from holdfast.stores.sql.start_operations import StartOperations, list_needed_links
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.transaction import FencedRun
@@ -78,10 +80,10 @@ def apply_ops(
         return _run_transaction(db, ops, now, reader, blob_batch, before_commit, check_existing=True)
 
 
-def get_plain_record_rows(ops: Sequence[Op]) -> list[Row] | None:
+def get_plain_record_rows(ops: Sequence[Op], *, allow_usage: bool = False) -> list[Row] | None:
     """The rows of operations that only append records, without side effects and large values.
 
-    ``None`` if any operation does more.
+    ``None`` if any operation does more. With ``allow_usage``, records may have a usage.
     """
     rows: list[Row] = []
     cancel = RecordKind.CANCEL
@@ -91,7 +93,7 @@ def get_plain_record_rows(ops: Sequence[Op]) -> list[Row] | None:
         key, record, consumed_signal_id, clear_attempt, reset, used, memory, clear_live_events, _, _ = op
         if clear_attempt or reset or clear_live_events or record.kind is cancel:
             return None
-        if consumed_signal_id is not None or used is not None or memory is not None:
+        if consumed_signal_id is not None or memory is not None or not (used is None or allow_usage):
             return None
         payload = record.payload
         if payload is not None and is_large(payload):
@@ -106,6 +108,8 @@ class PlainOps(NamedTuple):
     records: list[Row]
     finishes: list[FinishRun]
     starts: list[StartRun]
+    usages: list[Row]
+    """The usages of the records, as rows of ``ADD_DAILY_USAGE`` with the seconds at the end."""
 
     @property
     def size(self) -> int:
@@ -124,13 +128,23 @@ def split_plain_ops(ops: Sequence[Op]) -> PlainOps | None:
     """
     finishes, starts = [op for op in ops if type(op) is FinishRun], [op for op in ops if type(op) is StartRun]
     others = [op for op in ops if type(op) is not FinishRun and type(op) is not StartRun] if finishes or starts else ops
-    rows = get_plain_record_rows(others)
+    rows = get_plain_record_rows(others, allow_usage=True)
     if rows is None or not all(map(_is_plain_start, starts)):
         return None
+    usages = [_usage_to_row(op) for op in cast("Sequence[AppendRecord]", others) if op.used is not None]
     keys, ids = {op.key for op in finishes}, {op.run.id for op in starts}
     is_plain = len(keys) == len(finishes) and keys.isdisjoint(row[0] for row in rows) and len(ids) == len(starts)
     is_small = not any(value and is_large(value) for op in finishes for value in (op.output, op.error))
-    return PlainOps(rows, finishes, starts) if is_plain and is_small else None
+    is_counted = all(row is not None for row in usages)
+    if not (is_plain and is_small and is_counted):
+        return None
+    return PlainOps(rows, finishes, starts, cast("list[Row]", usages))
+
+
+def _usage_to_row(op: AppendRecord) -> Row | None:
+    """The usage of a record; ``None`` if it counts for no day."""
+    increment = make_increment(op.used, op.model, op.record.at)
+    return None if increment is None or op.used is None else (*increment_to_row(op.key, increment), op.used.seconds)
 
 
 def _is_plain_start(op: StartRun) -> bool:

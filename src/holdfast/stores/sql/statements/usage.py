@@ -25,8 +25,8 @@ SLOTS = 32
 """The maximum number of rows for one day, workflow, and model."""
 
 _USED = USED.split(", ")
-_ADDED = ", ".join(f"{name} = t.{name} + excluded.{name}" for name in _USED)
-_SUMS = ", ".join(f"sum({name})" for name in _USED)
+ADD_USED = ", ".join(f"{name} = t.{name} + excluded.{name}" for name in _USED)
+USED_SUMS = ", ".join(f"sum({name})" for name in _USED)
 
 
 class UsageStatements(Catalog):
@@ -59,12 +59,12 @@ class UsageStatements(Catalog):
         f"day:t model:t {' '.join(f'{name}:i' for name in _USED)} run:i",
         sqlite=f"INSERT INTO @spending AS t (day, model, {USED}, workflow) "
         f"SELECT :day, :model, {', '.join(f':{name}' for name in _USED)}, workflow FROM @runs WHERE key = :run "
-        f"ON CONFLICT (day, workflow, model) DO UPDATE SET {_ADDED}",
+        f"ON CONFLICT (day, workflow, model) DO UPDATE SET {ADD_USED}",
         postgres=f"INSERT INTO @spending AS t (day, workflow, model, slot, {USED}) "
-        f"SELECT q.day, r.workflow, q.model, mod(pg_backend_pid(), {SLOTS}), {_SUMS} "
+        f"SELECT q.day, r.workflow, q.model, mod(pg_backend_pid(), {SLOTS}), {USED_SUMS} "
         "FROM @rows CROSS JOIN @runs r ON r.key = q.run "
         "GROUP BY q.day, r.workflow, q.model ORDER BY q.day, r.workflow, q.model "
-        f"ON CONFLICT (day, workflow, model, slot) DO UPDATE SET {_ADDED}",
+        f"ON CONFLICT (day, workflow, model, slot) DO UPDATE SET {ADD_USED}",
     )
     DAILY_USAGE = Query(
         "since:t until:t workflow:t",

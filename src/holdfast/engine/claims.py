@@ -88,8 +88,7 @@ class Claims:
         self._has_disabled_runs = False
         """Runs in memory start nothing more, because their workflows were disabled."""
         self._is_claiming = False
-        self._empty_claim_count = 0
-        """How many claims in a row have got nothing although something was due."""
+        self._empty_claim_pause_s = MIN_EMPTY_CLAIM_PAUSE_S
         self._claimed_while_starting: set[str] = set()
         """Runs that a claim gave to this worker before their start was answered. Only the claim loads them: if it
         cannot read their journals, it releases them, and the answer to the start does not know that."""
@@ -189,7 +188,7 @@ class Claims:
             self._next_wake_at = _min_time(next_wake, self._parked_wake_at)
             self.is_starved = self._held_runs.free_slot_count <= 0 or self._isolation.is_exclusive
             if self.is_starved or not self.is_due():
-                self._empty_claim_count = 0
+                self._empty_claim_pause_s = MIN_EMPTY_CLAIM_PAUSE_S
                 return
             fair_size = max(MIN_CLAIM_BATCH_SIZE, len(self._held_runs.drivers) // 2)
             limit = min(fair_size, MAX_CLAIM_BATCH_SIZE, self._held_runs.free_slot_count)
@@ -217,11 +216,10 @@ class Claims:
                 self._load_deferred_starts({run.id for run in runs})
             if not runs:
                 # Another worker was quicker, or this worker is no longer live: claim again after a pause, not at once.
-                pause_s = min(MIN_EMPTY_CLAIM_PAUSE_S * 2**self._empty_claim_count, MAX_EMPTY_CLAIM_PAUSE_S)
-                self._next_wake_at = host.clock.now() + pause_s
-                self._empty_claim_count += 1
+                self._next_wake_at = host.clock.now() + self._empty_claim_pause_s
+                self._empty_claim_pause_s = min(2 * self._empty_claim_pause_s, MAX_EMPTY_CLAIM_PAUSE_S)
                 return
-            self._empty_claim_count = 0
+            self._empty_claim_pause_s = MIN_EMPTY_CLAIM_PAUSE_S
 
     def _find_suspects(self, claimed: Sequence[Run]) -> list[Driver]:
         suspects = [run for run in claimed if is_isolated(run.suspicion)]

@@ -90,7 +90,7 @@ async def _measure_last_tenth(turns: int, rounds: int) -> Measurement:
     model: Any = measured.model_chain.models[0]
     for _ in range(rounds):
         at: dict[int, float] = {}
-        model.asked = lambda turn, at=at: at.__setitem__(turn, time.perf_counter())
+        model.on_turn = lambda turn, at=at: at.__setitem__(turn, time.perf_counter())
         await agent_workloads.time_concurrent_runs(measured, 1)
         first, last = at[tenth + 1] - at[1], at[turns] - at[turns - tenth]
         rates.append(tenth / last)
@@ -225,12 +225,12 @@ async def measure_resume(folder: Path, rounds: int) -> list[Measurement]:
             reached.set()
             return asyncio.Event().wait()
 
-        model.asked = hold
+        model.on_turn = hold
         async with Runtime(url):
             handle = await measured.start("Go")
             await reached.wait()
         asked: list[float] = []
-        model.asked = lambda turn, asked=asked: asked.append(time.perf_counter())
+        model.on_turn = lambda turn, asked=asked: asked.append(time.perf_counter())
         started = time.perf_counter()
         async with Runtime(url) as opened:
             await opened.store_provider.wait_for_end(handle.run_id)

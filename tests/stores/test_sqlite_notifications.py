@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal as os_signal
 import sqlite3
 import subprocess
@@ -138,6 +139,23 @@ async def test_a_process_that_was_killed_is_forgotten(listener_process: subproce
     other = SqliteStore(tmp_path / "runs.db")
     await other.open()
     await other.close()
+    await store.close()
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="only Linux reports that a FIFO has lost its reader")
+@pytest.mark.usefixtures("never_polled")
+async def test_a_process_that_waits_learns_at_once_that_another_was_killed(
+    listener_process: subprocess.Popen[str], tmp_path: Path
+):
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+    await store.wait_for_change(0.0)
+    waiting = asyncio.ensure_future(store.wait_for_change(NEVER_S))
+    await asyncio.sleep(0)
+    listener_process.send_signal(os_signal.SIGKILL)
+    assert await waiting
+    assert len(list_fifos(store)) == 1, "its own"
+    assert not await store.wait_for_change(0.0), "it is reported once"
     await store.close()
 
 

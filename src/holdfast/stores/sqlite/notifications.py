@@ -9,6 +9,9 @@ FIFOs are in the system's folder for temporary files, because programs that copy
 them there. A small file next to the database says where a FIFO is. It is written after the FIFO was opened, so a FIFO
 without a reader belongs to a process that has died, and the next process that notifies deletes both. If the database
 has been deleted as well, no process finds the FIFO that way, so one that creates its own looks for such FIFOs first.
+
+The kernel reports an error on the writing end of a FIFO that has lost its only reader. So a process that waits also
+learns at once that another one has died.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import contextlib
 import errno
 import os
 import secrets
+import select
 import stat
 import tempfile
 import time
@@ -50,8 +54,11 @@ class ChangeListener:
         """Whether this process gets notifications."""
         return self._descriptor is not None and not self._is_unsupported
 
-    async def wait(self, timeout_s: float) -> bool:
-        """Wait for a notification, at most ``timeout_s`` seconds. Returns whether there was one."""
+    async def wait(self, timeout_s: float, also: int | None = None) -> bool:
+        """Wait for a notification, at most ``timeout_s`` seconds. Returns whether there was one.
+
+        It also returns when the descriptor ``also`` becomes readable.
+        """
         descriptor = self._open()
         if descriptor is None or self._is_waiting:
             await asyncio.sleep(timeout_s)
@@ -62,6 +69,8 @@ class ChangeListener:
         timer = loop.call_later(timeout_s, _resolve, notified, False)
         try:
             loop.add_reader(descriptor, _resolve, notified, True)
+            if also is not None:
+                loop.add_reader(also, _resolve, notified, False)
             is_notified = await notified
         except NotImplementedError:
             self._is_unsupported = True
@@ -71,6 +80,8 @@ class ChangeListener:
             self._is_waiting = False
             if not self._is_unsupported:
                 loop.remove_reader(descriptor)
+                if also is not None:
+                    loop.remove_reader(also)
         if is_notified:
             with contextlib.suppress(BlockingIOError):
                 os.read(descriptor, 65536)
@@ -111,7 +122,7 @@ class ChangeListener:
 
 
 class ChangeNotifier:
-    """Notifies the other processes that wait for changes."""
+    """Notifies the other processes that wait for changes, and notices when one of them dies."""
 
     def __init__(self, folder: Path, own: ChangeListener) -> None:
         self._folder = folder
@@ -119,6 +130,21 @@ class ChangeNotifier:
         self._peers: dict[str, tuple[str, int]] = {}
         """The other processes' FIFOs: path and descriptor, by the path of the file next to the database."""
         self._listed_mtime_ns = 0
+        self._lost_readers: select.epoll | None = None
+        """Readable once a FIFO has lost its reader. Only on Linux; elsewhere, polls find dead workers."""
+
+    def watch_peers(self) -> int | None:
+        """The descriptor that becomes readable when another process dies, if there can be one."""
+        self._find_peers()
+        return None if self._lost_readers is None else self._lost_readers.fileno()
+
+    def forget_dead_peers(self) -> bool:
+        """Whether processes have died, or no longer wait, since this was last called."""
+        lost = {descriptor for descriptor, _ in self._lost_readers.poll(0)} if self._lost_readers is not None else set()
+        for path, (fifo, descriptor) in list(self._peers.items()):
+            if descriptor in lost:
+                self._delete_peer(path, fifo)
+        return bool(lost)
 
     def notify(self) -> None:
         """Notify all other processes."""
@@ -129,9 +155,7 @@ class ChangeNotifier:
             except BlockingIOError:
                 pass  # it has not read the notifications before this one
             except OSError:  # its process has closed it, or has died
-                self._forget(path)
-                _delete(path)
-                _delete_fifo(fifo)
+                self._delete_peer(path, fifo)
 
     def _find_peers(self) -> None:
         """List the folder if it has changed since it was last listed."""
@@ -155,7 +179,12 @@ class ChangeNotifier:
         try:
             fifo = _read_path(path)
             if stat.S_ISFIFO(os.lstat(fifo).st_mode):
-                self._peers[path] = (fifo, os.open(fifo, os.O_WRONLY | _FLAGS))
+                descriptor = os.open(fifo, os.O_WRONLY | _FLAGS)
+                self._peers[path] = (fifo, descriptor)
+                if self._lost_readers is None and hasattr(select, "epoll"):
+                    self._lost_readers = select.epoll()
+                if self._lost_readers is not None:
+                    self._lost_readers.register(descriptor, 0)  # errors are always reported
         except FileNotFoundError:
             with contextlib.suppress(OSError):
                 if time.time() - os.stat(path).st_mtime > _MAX_UNREACHABLE_AGE_S:
@@ -167,11 +196,23 @@ class ChangeNotifier:
         except ValueError:  # not a path
             pass
 
+    def _delete_peer(self, path: str, fifo: str) -> None:
+        self._forget(path)
+        _delete(path)
+        _delete_fifo(fifo)
+
     def _forget(self, path: str) -> None:
-        os.close(self._peers.pop(path)[1])
+        _, descriptor = self._peers.pop(path)
+        if self._lost_readers is not None:
+            # Closing the descriptor is not enough if a forked child has it, too.
+            self._lost_readers.unregister(descriptor)
+        os.close(descriptor)
 
     def close(self) -> None:
         """Disconnect."""
+        if self._lost_readers is not None:
+            self._lost_readers.close()
+            self._lost_readers = None
         for path in list(self._peers):
             self._forget(path)
         self._listed_mtime_ns = 0

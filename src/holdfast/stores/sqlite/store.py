@@ -208,8 +208,11 @@ class SqliteStore(SqlStore):
                 if now >= deadline:
                     return False
                 due_at = now + self._get_poll_interval_s(now)
-            if await self._listener.wait(min(due_at, deadline) - now):
+            if await self._listener.wait(min(due_at, deadline) - now, self._notifier.watch_peers()):
                 self._is_notified = True
+            if self._notifier.forget_dead_peers():
+                self._changed_at = loop.time()
+                return True
 
     def _get_poll_interval_s(self, now: float) -> float:
         if now - self._changed_at < IDLE_AFTER_S:

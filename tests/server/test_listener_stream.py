@@ -16,7 +16,8 @@ from holdfast import Client
 from holdfast.server.calls import Call
 from holdfast.server.deliveries import delivery_operations, dispatcher, listener_registry, listener_session
 from holdfast.server.deliveries.listener_session import ListenerSession
-from holdfast.stores.operations import NewRun, Run, StartRun
+from holdfast.stores.operations import NewRun, ReleaseRun, Run, StartRun
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -150,6 +151,116 @@ async def test_a_listener_that_reconnects_in_time_keeps_what_it_holds():
         async with server.stream("/v1/addresses/stream/listen", listener_id=name, max_active=2) as events:
             await anext(events)
             assert [(await anext(events))[1]["payload"] for _ in range(2)] == [1, 2]  # it has forgotten both
+
+
+async def test_a_listener_that_reconnects_while_its_old_stream_closes_keeps_what_it_is_handed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A server that is busy may serve the new stream before it has finished with the old one."""
+    async with running_live_server() as server, asyncio.timeout(20):
+        store = (await server.app.platform.tenants.get_tenant("default")).store
+        retire, is_closing, may_close = store.workers.retire, asyncio.Event(), asyncio.Event()
+
+        async def retire_late(worker: int, **options: bool) -> bool:
+            is_closing.set()
+            await may_close.wait()
+            return await retire(worker, **options)
+
+        monkeypatch.setattr(store.workers, "retire", retire_late)
+        async with server.stream("/v1/addresses/stream/listen") as events:
+            name = (await anext(events))[1]["listener_id"]
+        await is_closing.wait()
+        async with server.stream("/v1/addresses/stream/listen", listener_id=name) as events:
+            assert (await anext(events))[1]["listener_id"] == name
+            await send(server, 1)
+            held = (await anext(events))[1]
+            [worker] = await store.list_workers()
+            may_close.set()
+            await asyncio.sleep(0.1)
+            assert [one.lease_expires_at for one in await store.list_workers()] == [worker.lease_expires_at]
+            recorded = await post(server, f"/v1/deliveries/{held['id']}/steps", {"name": "a", "output": 1})
+            assert recorded["is_new"] is True
+
+
+async def test_a_run_that_the_next_stream_of_a_listener_has_sent_is_not_released_by_the_previous_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with running_live_server() as server, asyncio.timeout(20):
+        tenant = await server.app.platform.tenants.get_tenant("default")
+        get_histories, is_held_up, may_continue = tenant.store.get_histories, asyncio.Event(), asyncio.Event()
+
+        async def get_histories_late(keys: list[int]) -> Any:
+            if not is_held_up.is_set():
+                is_held_up.set()
+                await may_continue.wait()
+            return await get_histories(keys)
+
+        monkeypatch.setattr(tenant.store, "get_histories", get_histories_late)
+        async with server.stream("/v1/addresses/stream/listen") as events:
+            name = (await anext(events))[1]["listener_id"]
+            new = NewRun("one", "stream", b'{"payload":1}', b"d", b"s", tenant.store.now(), is_delivery=True)
+            await tenant.store.commit([StartRun(new)])
+            tenant.dispatcher.notify()
+            await is_held_up.wait()
+        await wait_until(lambda: not tenant.listeners._stream_counts)
+        async with server.stream("/v1/addresses/stream/listen", listener_id=name) as events:
+            assert (await anext(events))[1]["listener_id"] == name
+            held = (await anext(events))[1]
+            may_continue.set()
+            await asyncio.gather(*tenant.dispatcher._handover_tasks)
+            recorded = await post(server, f"/v1/deliveries/{held['id']}/steps", {"name": "a", "output": 1})
+            assert recorded["is_new"] is True
+
+
+async def test_a_run_that_is_released_is_not_sent_again_to_its_listener(monkeypatch: pytest.MonkeyPatch):
+    async with running_live_server() as server, asyncio.timeout(20):
+        tenant = await server.app.platform.tenants.get_tenant("default")
+        run = await send(server, 1)
+        async with server.stream("/v1/addresses/stream/listen") as events:
+            name = (await anext(events))[1]["listener_id"]
+            assert (await anext(events))[1]["run_id"] == run
+        store = tenant.store
+        commit, is_releasing, may_release = store.commit, asyncio.Event(), asyncio.Event()
+
+        async def commit_late(ops: Any) -> Any:
+            if isinstance(ops[0], ReleaseRun):
+                is_releasing.set()
+                await may_release.wait()
+            return await commit(ops)
+
+        monkeypatch.setattr(store, "commit", commit_late)
+        held = await store.get_run(run)
+        assert held is not None
+        releasing = asyncio.create_task(tenant.dispatcher.release(held))
+        await is_releasing.wait()
+        async with server.stream("/v1/addresses/stream/listen", listener_id=name) as events:
+            assert (await anext(events))[1]["listener_id"] == name
+            may_release.set()
+            await releasing
+            assert (await anext(events))[1]["number"] == 2
+
+
+async def test_a_listener_that_retired_while_it_reconnected_becomes_a_new_one(monkeypatch: pytest.MonkeyPatch):
+    async with running_live_server() as server, asyncio.timeout(20):
+        registry = (await server.app.platform.tenants.get_tenant("default")).listeners
+        async with server.stream("/v1/addresses/stream/listen") as events:
+            name = (await anext(events))[1]["listener_id"]
+
+        async def has_retired() -> bool:
+            return not await registry._store.list_workers()
+
+        await wait_until(has_retired)
+        keep_alive = registry.keep_alive
+        answers = iter([True])  # of the moment before it retired
+
+        async def keep_alive_once(worker_id: int, lease: float) -> bool:
+            return next(answers, None) or await keep_alive(worker_id, lease)
+
+        monkeypatch.setattr(registry, "keep_alive", keep_alive_once)
+        async with server.stream("/v1/addresses/stream/listen", listener_id=name) as events:
+            assert [event async for event in events] == []
+        async with server.stream("/v1/addresses/stream/listen", listener_id=name) as events:
+            assert (await anext(events))[1]["listener_id"] != name
 
 
 async def test_a_listener_that_leaves_with_nothing_is_gone_at_once():

@@ -195,6 +195,16 @@ async def test_retiring_gives_runs_back_without_counting(store: Store, clock):
     assert await store.workers.reap_dead() == ReapResult()
 
 
+async def test_a_worker_that_holds_a_run_does_not_retire_as_idle(store: Store):
+    run = await start_claimed_run(store)
+    assert not await store.workers.retire(run.owner or 0, only_if_idle=True)
+    assert (await read_run(store)).owner == run.owner
+    assert await commit_ops(store, finish(run)) == [DONE]
+    assert await store.workers.retire(run.owner or 0, only_if_idle=True)
+    assert not store.workers.renew_lease(run.owner or 0, 10.0)
+    assert await store.workers.retire(run.owner or 0, only_if_idle=True), "it has retired"
+
+
 async def test_retiring_twice_or_after_death_changes_nothing(store: Store, kill_worker):
     run = await start_claimed_run(store)
     kill_worker(run.owner)

@@ -369,6 +369,7 @@ class Delivery:
             self._tasks.discard(task)
             if not task.done():
                 task.cancel()
+            if is_stopped or task.cancelling():
                 await asyncio.gather(task, return_exceptions=True)
         if is_stopped:
             self.check_active()

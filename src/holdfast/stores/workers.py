@@ -95,8 +95,11 @@ class Workers(ABC):
         """
 
     @abstractmethod
-    async def retire(self, worker: int) -> None:
-        """The worker stops cleanly: the runs that it still holds are released without counting a delivery."""
+    async def retire(self, worker: int, *, only_if_idle: bool = False) -> bool:
+        """The worker stops cleanly: the runs that it still holds are released without counting a delivery.
+
+        With ``only_if_idle``, a worker that holds a run stays as it is. Returns false in that case alone.
+        """
 
     @abstractmethod
     async def reap_dead(

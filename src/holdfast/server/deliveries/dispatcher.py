@@ -9,6 +9,9 @@ it reports other things.
 
 The store reports what other processes write. Writes that go through this server call ``notify``. The dispatcher also
 polls now and then, since runs become due by the clock as well.
+
+A listener that reconnects may find a run that is still being handed to its previous stream. The run is then either
+released here or sent over the new stream, whichever comes first, but never both.
 """
 
 from __future__ import annotations
@@ -19,11 +22,12 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.background_tasks import keep_running
 from holdfast.errors import StoreError, UsageError
-from holdfast.server.deliveries.delivery import ClaimedDelivery
+from holdfast.server.caches.lru_dict import LruDict
+from holdfast.server.deliveries.delivery import ClaimedDelivery, get_delivery_id
 from holdfast.server.deliveries.delivery_watcher import DeliveryWatcher
 from holdfast.server.http.problems import Problem
 from holdfast.stores import worker_deaths
@@ -47,6 +51,8 @@ FIRST_CLAIM_SIZE = 4
 """Listeners that the first claim after an idle time is for. Each claim that finds a run for all of them is followed by
 one for four times as many."""
 MAX_CLAIM_SIZE = 64
+MAX_REMEMBERED_DECISIONS = 10_000
+"""Deliveries for which it is remembered whether they were released or sent again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +89,8 @@ class Dispatcher:
         self._nothing_due_until: dict[str, float] = {}
         """By address: until when no run becomes due, unless there is a notification. Unknown during a poll."""
         self._handover_tasks: set[asyncio.Task[None]] = set()
+        self._decisions: LruDict[str, Literal["released", "sent again"]] = LruDict(MAX_REMEMBERED_DECISIONS)
+        """By delivery id."""
         self.watcher = DeliveryWatcher(tenant)
 
     def notify(self, address: str | None = None) -> None:
@@ -285,11 +293,19 @@ class Dispatcher:
             else:
                 listener.delivery.set_result(ClaimedDelivery(run, history))
 
+    def may_send_again(self, id: str) -> bool:
+        """Whether a delivery that its listener does not know can be sent to it. Then it is no longer released here."""
+        return self._decisions.setdefault(id, "sent again") == "sent again"
+
     async def release(self, run: Run) -> None:
-        """Release a claimed run that was not handed over."""
+        """Release a claimed run that was not handed over, unless its listener has found it meanwhile."""
+        id = get_delivery_id(run)
+        if self._decisions.setdefault(id, "released") == "sent again":
+            return
         try:
             await self._tenant.store.commit([ReleaseRun(run.key, run.epoch)])
         except Exception as error:
+            self._decisions.pop(id, None)
             log.warning("run %r is delivered again only when its lease is over: %r", run.id, error)
         self.notify(run.workflow)
 

@@ -110,11 +110,15 @@ class ListenerRegistry:
         now = self._store.now()
         if now - self._renewed_at.get(worker_id, float("-inf")) < lease * RENEW_FRACTION:
             return True
-        if not await self.renew_lease(worker_id, lease):
-            self._renewed_at.pop(worker_id, None)
-            return False
+        # Set before the write and not after it: what shortens the lease meanwhile is written later, and removes this.
         self._renewed_at[worker_id] = now
-        return True
+        is_alive = False
+        try:
+            is_alive = await self.renew_lease(worker_id, lease)
+        finally:
+            if not is_alive:
+                self._renewed_at.pop(worker_id, None)
+        return is_alive
 
     async def renew_lease(self, worker_id: int, lease: float) -> bool:
         """Renew the lease of a listener; false if it was declared dead before."""
@@ -131,8 +135,14 @@ class ListenerRegistry:
             await self.keep_alive(run.owner, lease)
         return lease
 
-    async def shorten_lease(self, worker_id: int) -> None:
-        """The connection to a listener broke: it has a few seconds to reconnect."""
+    async def handle_disconnect(self, worker_id: int) -> None:
+        """The last stream of a listener broke: one that holds a delivery has a few seconds to reconnect, others retire.
+
+        The listener may reconnect at the same time: a new stream renews the lease, or finds out that it has retired.
+        """
+        self._renewed_at.pop(worker_id, None)
+        if await self._store.workers.retire(worker_id, only_if_idle=True) or worker_id in self._stream_counts:
+            return
         self._renewed_at.pop(worker_id, None)
         await self.renew_lease(worker_id, RECONNECT_GRACE_S)
 

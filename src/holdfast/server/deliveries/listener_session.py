@@ -76,12 +76,13 @@ class ListenerSession:
         """Runs that the listener holds without knowing it."""
         # A copy: a delivery that ends during this search was known, and may still look held.
         known = frozenset(active_deliveries)
-        store = self.call.store
+        store, dispatcher = self.call.store, self.call.tenant.dispatcher
         found: list[ClaimedDelivery] = []
         for run in await self.list_claimed():
             if len(found) < limit and get_delivery_id(run) not in known:
                 current = await store.get_run(run.id)
-                if current is not None and current.state is RunState.RUNNING and current.epoch == run.epoch:
+                is_held = current is not None and current.state is RunState.RUNNING and current.epoch == run.epoch
+                if current is not None and is_held and dispatcher.may_send_again(get_delivery_id(run)):
                     [history] = await store.get_histories([run.key])
                     # Its server may have died between the claim and this event; a repeat changes nothing.
                     event = self.make_delivered_event(current.epoch)
@@ -152,14 +153,16 @@ async def stream_deliveries(
     """Deliveries as they come, as many as the listener can hold at once."""
     call, listeners, lease = session.call, session.call.tenant.listeners, session.address.lease
     worker_id = await session.ensure_registered()
-    yield ServerSentEvent(
-        to_json_bytes({"listener_id": session.listener_id, "lease": lease, "can_take_next": True}), event="listener"
-    )
     dispatcher, listener = call.tenant.dispatcher, ConnectedListener(session, max_active)
     watcher = dispatcher.watcher
     pending: PendingListener | None = None  # its place in line, which it keeps while the stream reports other things
     listeners.open_stream(worker_id)
     try:
+        if not await listeners.keep_alive(worker_id, lease):
+            return  # it retired when its last stream broke: if it reconnects, it is a new listener
+        yield ServerSentEvent(
+            to_json_bytes({"listener_id": session.listener_id, "lease": lease, "can_take_next": True}), event="listener"
+        )
         held = {get_delivery_id(run): run for run in await session.list_claimed()}
         for id in sorted(set(active_deliveries) - set(held)):
             yield ServerSentEvent(to_json_bytes({"id": id}), event="ended")
@@ -221,12 +224,8 @@ async def stream_deliveries(
 async def _handle_disconnect(
     session: ListenerSession, worker_id: int, pending: PendingListener | None, *, is_last: bool
 ) -> None:
-    """The connection broke: a listener that holds a delivery has a moment to reconnect; others are gone."""
+    """The connection broke: the listener leaves the line, and may reconnect."""
     if pending is not None:
         await session.call.tenant.dispatcher.leave(pending)
-    if not is_last:
-        return
-    if await session.list_claimed():
-        await session.call.tenant.listeners.shorten_lease(worker_id)
-    else:
-        await session.call.tenant.listeners.retire(worker_id)
+    if is_last:
+        await session.call.tenant.listeners.handle_disconnect(worker_id)

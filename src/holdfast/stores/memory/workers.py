@@ -47,15 +47,19 @@ class MemoryWorkers(MemoryCapability, Workers):
             known = self._tables._workers.get(worker)
             return known is not None and known.is_listener and self.renew_lease(worker, lease_s)
 
-    async def retire(self, worker: int) -> None:
+    async def retire(self, worker: int, *, only_if_idle: bool = False) -> bool:
         tables = self._tables
         with tables._lock:
             if tables._is_live(worker):
+                claimed = tables._list_claimed_by(worker)
+                if only_if_idle and claimed:
+                    return False
                 tables._workers[worker] = replace(tables._workers[worker], state="retired")
-                for run in tables._list_claimed_by(worker):
+                for run in claimed:
                     tables._requeue_run(run)
                 tables._wake_parked_by(worker)
         tables._notify_change()
+        return True
 
     async def reap_dead(
         self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False

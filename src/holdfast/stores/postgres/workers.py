@@ -335,13 +335,17 @@ class PgWorkers(Workers):
     def _renew(self, statement: str, worker: int, lease_s: float, db: Database) -> bool:
         return db.execute(statement, {"worker": worker, "time": self._store.lease_time, "lease": lease_s}) == 1
 
-    async def retire(self, worker: int) -> None:
-        await self._store.write(lambda db: retire_worker(db, worker, self._store.now()))
+    async def retire(self, worker: int, *, only_if_idle: bool = False) -> bool:
+        if not await self._store.write(
+            lambda db: retire_worker(db, worker, self._store.now(), only_if_idle=only_if_idle)
+        ):
+            return False
         self._own_workers.discard(worker)
         await self._store.writer.run_in_thread(partial(self.unlock_from_writer, worker))
         self._store.notifier.notify_work()
         with suppress(StoreUnavailable):  # then the lock is free already
             await self._store.session.unlock_worker(worker)
+        return True
 
     async def reap_dead(
         self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False

@@ -40,10 +40,13 @@ def worker_to_row(worker: NewWorker, token: str) -> Row:
     return (token, worker.name, worker.host, worker.pid, names_to_json(worker.workflows), queues, is_listener)
 
 
-def retire_worker(db: Database, worker: int, now: float) -> None:
-    """Mark a worker as retired, and release its runs without counting a delivery."""
+def retire_worker(db: Database, worker: int, now: float, *, only_if_idle: bool = False) -> bool:
+    """Mark a worker as retired, and release its runs without counting a delivery: see ``Workers.retire``."""
     db.begin()
     if db.query_one(db.sql.LOCK_LEASE, worker) is not None:
+        if only_if_idle and db.query(db.sql.LOCK_CLAIMED_RUNS, (worker,)):
+            db.commit()
+            return False
         db.execute(db.sql.SET_WORKER_STATE, ("retired", worker))
         transaction = Transaction(db, now)
         for (key,) in db.query(db.sql.CLAIMED_WITH_BUDGET, (worker,)):
@@ -52,6 +55,7 @@ def retire_worker(db: Database, worker: int, now: float) -> None:
         db.execute(db.sql.RELEASE_ALL_RUNS, (now, worker))
         db.execute(db.sql.WAKE_PARKED_BY, (now, worker))
     db.commit()
+    return True
 
 
 def announce_workflows(

@@ -140,7 +140,9 @@ class ChangeNotifier:
 
     def forget_dead_peers(self) -> bool:
         """Whether processes have died, or no longer wait, since this was last called."""
-        lost = {descriptor for descriptor, _ in self._lost_readers.poll(0)} if self._lost_readers is not None else set()
+        if self._lost_readers is None:
+            return False
+        lost = {descriptor for descriptor, _ in self._lost_readers.poll(0)}
         for path, (fifo, descriptor) in list(self._peers.items()):
             if descriptor in lost:
                 self._delete_peer(path, fifo)

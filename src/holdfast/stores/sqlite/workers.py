@@ -128,13 +128,17 @@ class SqliteWorkers(Workers):
                     raise to_store_error(error, self._store.path) from error
             return self._renew_worker
 
-    async def retire(self, worker: int) -> None:
-        await self._store.write(lambda db: retire_worker(db, worker, self._store.now()))
+    async def retire(self, worker: int, *, only_if_idle: bool = False) -> bool:
+        if not await self._store.write(
+            lambda db: retire_worker(db, worker, self._store.now(), only_if_idle=only_if_idle)
+        ):
+            return False
         self._store.notify_work()
         self._live_cache = None
         token = self._own_workers.pop(worker, None)
         if token is not None:
             self._locks.remove(token)
+        return True
 
     async def reap_dead(
         self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False

@@ -457,8 +457,13 @@ async def measure_idle(folder: Path, rounds: int) -> list[Measurement]:
 
 
 def build_environment() -> dict[str, str]:
-    """The environment for processes that import these benchmarks and the library."""
-    return {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    """The environment for processes that import these benchmarks and the library.
+
+    They save its bytecode, which an installed package has: without it, each process would compile the library again.
+    """
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return environment
 
 
 @contextmanager

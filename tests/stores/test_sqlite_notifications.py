@@ -34,7 +34,7 @@ LISTENER = """
 import asyncio, sys
 from holdfast.stores.sqlite import SqliteStore, store as sqlite_store
 sqlite_store.POLL_INTERVAL_S = sqlite_store.IDLE_POLL_INTERVAL_S = {interval}
-sqlite_store.NOTIFIED_IDLE_POLL_INTERVAL_S = {interval}
+sqlite_store.NOTIFIED_IDLE_POLL_INTERVAL_S = sqlite_store.UNFOLLOWED_POLL_INTERVAL_S = {interval}
 
 async def main():
     store = SqliteStore({path!r})
@@ -53,7 +53,9 @@ asyncio.run(main())
 @pytest.fixture
 def never_polled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a notification ends a wait."""
-    for name in ("POLL_INTERVAL_S", "IDLE_POLL_INTERVAL_S", "NOTIFIED_IDLE_POLL_INTERVAL_S"):
+    for name in (
+        "POLL_INTERVAL_S", "IDLE_POLL_INTERVAL_S", "NOTIFIED_IDLE_POLL_INTERVAL_S", "UNFOLLOWED_POLL_INTERVAL_S"
+    ):  # fmt: skip
         monkeypatch.setattr(sqlite_store, name, NEVER_S)
 
 
@@ -306,6 +308,24 @@ async def test_commits_of_a_busy_peer_wait_for_the_next_poll(two: tuple[SqliteSt
     for seq in range(1, 20):
         await commit_ops(mine, append(run, seq))
         await asyncio.sleep(0)
+    assert not waiting.done()
+    await commit_ops(mine, finish(run))
+    assert await waiting
+
+
+async def test_a_process_that_follows_no_runs_does_not_look_for_progress(
+    two: tuple[SqliteStore, SqliteStore], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sqlite_store, "POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(sqlite_store, "UNFOLLOWED_POLL_INTERVAL_S", NEVER_S)
+    mine, theirs = two
+    run = await start_claimed_run(mine)
+    assert await theirs.wait_for_change(60.0), "nothing was reported before"
+    waiting = asyncio.ensure_future(theirs.wait_for_change(NEVER_S, follow_runs=False))
+    await asyncio.sleep(0.02)  # the first poll comes soon after the last change, whoever waits
+    for seq in range(10):
+        await commit_ops(mine, append(run, seq))
+        await asyncio.sleep(0.002)
     assert not waiting.done()
     await commit_ops(mine, finish(run))
     assert await waiting

@@ -55,6 +55,8 @@ POLL_INTERVAL_S, IDLE_POLL_INTERVAL_S, IDLE_AFTER_S = 0.02, 0.05, 1.0
 """Poll intervals of ``wait_for_change`` in seconds: longer when nothing has changed for a while, to idle cheaply."""
 NOTIFIED_IDLE_POLL_INTERVAL_S = 0.1
 """The same for a process that gets notifications: a poll has less to find, and waiting for both costs more."""
+UNFOLLOWED_POLL_INTERVAL_S = 0.2
+"""The interval of a process that gets notifications and follows no runs: usually, a poll finds nothing new."""
 _MIN_IDLE_RATIO = 3.0
 """After a notification, the minimum time until the next one is reported, as a multiple of the time that the caller
 took."""
@@ -207,14 +209,16 @@ class SqliteStore(SqlStore):
                     return True
                 if now >= deadline:
                     return False
-                due_at = now + self._get_poll_interval_s(now)
+                due_at = now + self._get_poll_interval_s(now, follow_runs)
             if await self._listener.wait(min(due_at, deadline) - now, self._notifier.watch_peers()):
                 self._is_notified = True
             if self._notifier.forget_dead_peers():
                 self._changed_at = loop.time()
                 return True
 
-    def _get_poll_interval_s(self, now: float) -> float:
+    def _get_poll_interval_s(self, now: float, follow_runs: bool) -> float:
+        if self._listener.is_open and not follow_runs:
+            return UNFOLLOWED_POLL_INTERVAL_S
         if now - self._changed_at < IDLE_AFTER_S:
             return POLL_INTERVAL_S
         return NOTIFIED_IDLE_POLL_INTERVAL_S if self._listener.is_open else IDLE_POLL_INTERVAL_S

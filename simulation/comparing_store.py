@@ -271,9 +271,11 @@ class ComparingStore(MemoryStore):
             self._other.announce_workflows(specs, worker),
         )
 
-    async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
+    async def get_workflow_specs(self, workflow: str | None = None) -> Mapping[str, WorkflowSpec]:
         return self._compare_answer(
-            "get_workflow_specs", await super().get_workflow_specs(), self._other.get_workflow_specs()
+            "get_workflow_specs",
+            await super().get_workflow_specs(workflow),
+            self._other.get_workflow_specs(workflow),
         )
 
     # Looking

@@ -188,8 +188,8 @@ class ProcessStore(Store):
 
         await self.send_request("announce_workflows", call)
 
-    async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
-        return await self._ask("get_workflow_specs")
+    async def get_workflow_specs(self, workflow: str | None = None) -> Mapping[str, WorkflowSpec]:
+        return await self._ask("get_workflow_specs", workflow)
 
     # Change
 

@@ -159,3 +159,14 @@ async def test_all_versions_are_announced_and_the_newest_that_is_served_is_to_be
     assert (await find_spec_to_start(store, FLOW)).version == "1"  # the deployment was taken back
     await store.workers.retire(first)
     assert (await find_spec_to_start(store, FLOW)).version == "2"
+
+
+async def test_the_versions_of_one_workflow_are_found_among_those_with_similar_names(store: Store):
+    names = ["etl", "etl2", "et", "etl@", "etl@1", "etlA", "ETL"]
+    specs = [WorkflowSpec(name, (), version=version) for name in names for version in ("", "1", "2.0")]
+    await store.announce_workflows(specs)
+    for name in [*names, "unknown", ""]:
+        found = await store.get_workflow_specs(name)
+        assert sorted(spec.version for spec in found.values()) == (["", "1", "2.0"] if name in names else [])
+        assert {spec.name for spec in found.values()} <= {name}
+        assert found.items() <= (await store.get_workflow_specs()).items()

@@ -105,7 +105,7 @@ async def read_conversation(store: Store, run_id: str) -> list[ConversationMessa
     """The conversation of an agent's run so far; empty for other runs. Raises ``RunNotFound``."""
     run = await find_run(store, run_id)
     [history] = await store.get_histories([run.key])
-    spec = (await store.get_workflow_specs()).get(make_served_name(run.workflow, run.version))
+    spec = (await store.get_workflow_specs(run.workflow)).get(make_served_name(run.workflow, run.version))
     if not (spec is not None and spec.is_agent) and not any(is_agent_model_call(record) for record in history.records):
         return []
     return [*build_conversation(run.inputs, history.records), *_build_in_flight_notes(run, history)]

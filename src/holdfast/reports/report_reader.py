@@ -313,7 +313,7 @@ class _ReportReader:
         run = self.page.run
         if run.output is not None and is_agent_result(run.output):
             return True
-        spec = (await self.store.get_workflow_specs()).get(make_served_name(run.workflow, run.version))
+        spec = (await self.store.get_workflow_specs(run.workflow)).get(make_served_name(run.workflow, run.version))
         if spec is not None:
             return spec.is_agent
         return any(record.name == MODEL_CALL_STEP for record in self.page.records)

@@ -196,7 +196,7 @@ async def delete_address(store: Store, name: str) -> bool:
 
 
 async def _check_not_a_workflow(store: Store, name: str) -> None:
-    if any(not spec.is_address for spec in list_announced_specs(name, await store.get_workflow_specs())):
+    if any(not spec.is_address for spec in list_announced_specs(name, await store.get_workflow_specs(name))):
         raise UsageError(
             f"{name!r} is the name of a workflow with code, which workers execute: start it, or choose another name "
             f"for the address"

@@ -346,8 +346,8 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
-        """All workflows ever announced, in all versions, by served name."""
+    async def get_workflow_specs(self, workflow: str | None = None) -> Mapping[str, WorkflowSpec]:
+        """All workflows ever announced, or only this one, in all versions, by served name."""
 
     # Change
 

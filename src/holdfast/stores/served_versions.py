@@ -39,6 +39,11 @@ def make_served_name(workflow: str, version: str) -> str:
     return f"{workflow}{_VERSION_SEPARATOR}{version}"
 
 
+def get_versions_range(workflow: str) -> tuple[str, str]:
+    """The first served name of a workflow with a version, and the end of the range of all of them."""
+    return workflow + _VERSION_SEPARATOR, workflow + chr(ord(_VERSION_SEPARATOR) + 1)
+
+
 def split_served_name(name: str) -> tuple[str, str]:
     """The workflow and the version of a served name."""
     workflow, at, version = name.rpartition(_VERSION_SEPARATOR)
@@ -111,7 +116,7 @@ async def find_spec_to_start(store: Store, workflow: str, version: str | None = 
     So rolling back a deployment also changes which version is started, as soon as its workers are gone. If no worker
     serves any version, it is the newest of all. ``None``: the workflow or version was never announced.
     """
-    found = list_announced_specs(workflow, await store.get_workflow_specs())
+    found = list_announced_specs(workflow, await store.get_workflow_specs(workflow))
     if version is not None:
         return next((spec for spec in found if spec.version == version), None)
     if len(found) < 2:

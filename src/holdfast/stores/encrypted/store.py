@@ -140,8 +140,8 @@ class EncryptedStore(Store):
     async def announce_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         await self.inner.announce_workflows(specs, worker)
 
-    async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
-        return await self.inner.get_workflow_specs()
+    async def get_workflow_specs(self, workflow: str | None = None) -> Mapping[str, WorkflowSpec]:
+        return await self.inner.get_workflow_specs(workflow)
 
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
         return await self.inner.wait_for_change(timeout_s, follow_runs=follow_runs)

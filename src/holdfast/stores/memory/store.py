@@ -211,9 +211,9 @@ class MemoryStore(
                 self._workers[worker] = replace(known, workflows=workflows)
         self._notify_change()
 
-    async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
+    async def get_workflow_specs(self, workflow: str | None = None) -> Mapping[str, WorkflowSpec]:
         with self._lock:
-            return dict(self._specs)
+            return {name: spec for name, spec in self._specs.items() if workflow in (None, spec.name)}
 
     # Change
 

@@ -13,6 +13,7 @@ from holdfast.stores.journal_pages import JournalPage
 from holdfast.stores.live_events import RunUpdates
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import AppendRecord, Op, OpResult, Run, StartResult
+from holdfast.stores.served_versions import get_versions_range
 from holdfast.stores.sql import (
     approval_operations,
     blobs,
@@ -111,8 +112,13 @@ class SqlStore(DatabaseAccess, Store):
             )
         )
 
-    async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
-        return queries.make_workflow_specs(await self.query(lambda db: (db.sql.SPECS, ())), self.reader)
+    async def get_workflow_specs(self, workflow: str | None = None) -> Mapping[str, WorkflowSpec]:
+        if workflow is None:
+            return queries.make_workflow_specs(await self.query(lambda db: (db.sql.SPECS, ())), self.reader)
+        names = (workflow, *get_versions_range(workflow))
+        rows = await self.query(lambda db: (db.sql.SPECS_OF_WORKFLOW, names))
+        specs = queries.make_workflow_specs(rows, self.reader)
+        return {name: spec for name, spec in specs.items() if spec.name == workflow}
 
     # Reads of clients
 

@@ -473,9 +473,10 @@ class TemporalStore(Store):
         with translate_errors(self.target):
             await announce(self.client, specs, self.now())
 
-    async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
+    async def get_workflow_specs(self, workflow: str | None = None) -> Mapping[str, WorkflowSpec]:
         with translate_errors(self.target):
-            return await list_announced(self.client)
+            specs = await list_announced(self.client)
+        return {name: spec for name, spec in specs.items() if workflow in (None, spec.name)}
 
     async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
         """The workers that poll for announced workflows, and for unfinished runs that were read here."""

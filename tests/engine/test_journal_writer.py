@@ -300,6 +300,8 @@ async def test_runs_that_no_caller_waits_for_are_recorded_all_the_same(world: Wo
 class Scripted:
     """A store whose commits fail as the test says."""
 
+    commits_in_server = False
+
     def __init__(self, *failures: BaseException | None) -> None:
         self.failures = list(failures)
         self.committed: list[Any] = []
@@ -514,3 +516,105 @@ async def test_a_client_request_during_a_store_failure_does_not_wait_for_the_nex
     with pytest.raises(StoreUnavailable):
         await asyncio.wait_for(writer.perform(SendSignal("r", "go", b"1", None, 0.0)), 10)
     writer.stop()
+
+
+class Gated:
+    """A store on a server, whose commits take as long as a test says."""
+
+    commits_in_server = True
+
+    def __init__(self) -> None:
+        self.committed: list[list[Any]] = []
+        self.gate = asyncio.Semaphore(0)
+
+    async def commit(self, ops: Sequence[Any]) -> list[Any]:
+        self.committed.append(list(ops))
+        await self.gate.acquire()
+        return [*ops]
+
+
+def submit_two_steps(writer: JournalWriter, run_count: int) -> list[Any]:
+    """Each run submits its second record as soon as the first is answered. Returns what is answered, in order."""
+    answers: list[Any] = []
+
+    def on_first(answer: Any) -> None:
+        answers.append(answer)
+        writer.submit(append(answer.key, 1), answers.append)
+
+    for key in range(run_count):
+        writer.submit(append(key, 0), on_first)
+    return answers
+
+
+async def turn() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_half_of_the_runs_are_answered_while_the_next_records_of_the_others_are_committed():
+    store = Gated()
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    answers = submit_two_steps(writer, 10)
+    await turn()
+    store.gate.release()
+    await turn()
+    assert [len(ops) for ops in store.committed] == [10, 5]  # the second one is on its way
+    assert answers == [append(key, 0) for key in range(10)]
+    store.gate.release()
+    store.gate.release()
+    await writer.flush()
+    assert answers[10:] == [append(key, 1) for key in range(10)]
+    assert not writer.is_busy
+
+
+@pytest.mark.parametrize(("is_stopped", "answer_count"), [(False, 10), (True, 5)])
+async def test_answers_that_are_held_back_are_given_to_the_end_unless_the_writer_is_stopped(
+    is_stopped: bool, answer_count: int
+):
+    store = Gated()
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    answers: list[Any] = []
+
+    def on_answer(answer: Any) -> None:
+        answers.append(answer)
+        if len(answers) == 5:
+            assert writer._drain_task is not None
+            asyncio.get_running_loop().call_soon(writer.stop if is_stopped else writer._drain_task.cancel)
+
+    for key in range(10):
+        writer.submit(append(key, 0), on_answer)
+    store.gate.release()
+    await turn()
+    assert len(answers) == answer_count
+
+
+async def test_a_loop_that_ends_during_an_overlapping_commit_loses_no_answer_and_gives_none_twice():
+    store = Gated()
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    answers = submit_two_steps(writer, 10)
+    store.gate.release()
+    await wait_until(lambda: len(store.committed) == 2)
+    assert writer._drain_task is not None
+    writer._drain_task.cancel()
+    await turn()
+    assert answers == [append(key, 0) for key in range(10)]
+    for _ in range(3):
+        store.gate.release()
+    await writer.flush()
+    assert sorted(answers[10:]) == [append(key, 1) for key in range(10)]
+
+
+async def test_a_commit_that_takes_longer_than_the_answers_does_not_overlap():
+    class Slow(VirtualClock):
+        def monotonic(self) -> float:
+            return 10.0 * len(store.committed)  # a commit takes 10 s, and answers take no time
+
+    store = Gated()
+    writer = JournalWriter(store, asyncio.get_running_loop(), Slow())  # type: ignore[arg-type]
+    writer._answer_s = 0.1
+    answers = submit_two_steps(writer, 10)
+    for _ in range(2):
+        store.gate.release()
+    await writer.flush()
+    assert [len(ops) for ops in store.committed] == [10, 10]
+    assert len(answers) == 20

@@ -3,6 +3,11 @@
 Operations are submitted with a callback and are committed in their order. While one commit is running, the next batch
 gathers, so a slow disk makes batches larger instead of slowing down every run.
 
+**Overlap.** Many runs that take their steps together would all wait for the store, and then the store for all of them.
+So if a server executes the commits, and answering a batch takes longer than committing it, half of the answers are held
+back: the runs that were answered submit what comes next, and the others are answered while that is committed. There is
+still only one commit at a time, and answers are given in order.
+
 **When the store fails**, the two kinds of callers need different things. A client that starts a run or sends a signal
 gets a typed error at once. A run in progress must not lose its place: its operations stay at the head of the queue, and
 the same batch is submitted again with growing pauses until the store takes it (repeating a commit is harmless, see the
@@ -53,6 +58,9 @@ AnswerCallback = Callable[[OpResult | BaseException], None]
 MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
 
+MIN_OVERLAP_COUNT = 8
+"""Operations in the smallest batch whose answers are given in two parts."""
+
 MAX_TRIES = 10
 """How often an operation that fails alone is tried. With the pauses in between, this takes about 11 s."""
 
@@ -96,6 +104,10 @@ class JournalWriter:
         self._queue: list[tuple[Op, AnswerCallback]] = []
         self._drain_task: asyncio.Task[None] | None = None
         self._pause_s = 0.0
+        self._unanswered: list[tuple[tuple[Op, AnswerCallback], OpResult]] = []
+        """Committed operations whose answers are held back."""
+        self._answer_s = float("inf")
+        """Seconds that one answer took in the last batch, with what the run did next."""
         self._client_waiting = asyncio.Event()
         self._deferred: dict[int | str, list[tuple[Op, AnswerCallback]]] = {}
         """By run, in order: operations that wait for the next try of the first one."""
@@ -142,8 +154,9 @@ class JournalWriter:
             await asyncio.wait([task], timeout=0.05)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Drop everything that is not committed yet: its runs continue from their journals. Returns the tasks."""
+        """Drop everything that is not answered yet: its runs continue from their journals. Returns the tasks."""
         self._queue.clear()
+        self._unanswered.clear()
         self._deferred.clear()
         tasks = [*self._retry_tasks] if self._drain_task is None else [self._drain_task, *self._retry_tasks]
         for task in tasks:
@@ -169,18 +182,55 @@ class JournalWriter:
         return task
 
     async def _drain(self) -> None:
-        while self._queue:
-            batch, self._queue = self._queue, []
-            self._unrecordable.clear()
-            if batch := self._admit(batch):
-                await self._commit(batch)
+        try:
+            while self._queue:
+                batch, self._queue = self._queue, []
+                self._unrecordable.clear()
+                if batch := self._admit(batch):
+                    await self._commit(batch)
+                if self._unanswered:
+                    await self._answer_first_half()
+        finally:
+            self._answer_all()
+
+    async def _answer_first_half(self) -> None:
+        """Give half of the answers that are held back, and let these runs submit what comes next."""
+        began_at = self._clock.monotonic()
+        count = len(self._unanswered) // 2
+        self._unanswered, rest = self._unanswered[:count], self._unanswered[count:]
+        self._answer_all()
+        self._unanswered = rest
+        await asyncio.sleep(0)
+        self._answer_s = (self._clock.monotonic() - began_at) / count
+        if not self._queue:
+            self._answer_all()  # there is nothing to commit meanwhile
+
+    def _answer_all(self) -> None:
+        """Give all answers that are held back."""
+        unanswered, self._unanswered = self._unanswered, []
+        for (op, done), answer in unanswered:
+            if self._try_counts and (key := get_run_key(op)) is not None:
+                self._try_counts.pop(key, None)
+            try:
+                done(answer)
+            except Exception:  # as in `_answer`; each step makes this call
+                _log_failed_callback()
 
     async def _commit(self, batch: list[tuple[Op, AnswerCallback]]) -> None:
+        began_at = self._clock.monotonic()
+        task: asyncio.Task[list[OpResult]] | None = None
         try:
-            answers = await self._store.commit([op for op, _ in batch])
+            commit = self._store.commit([op for op, _ in batch])
+            if self._unanswered:
+                commit = task = self._loop.create_task(commit)
+                await asyncio.sleep(0)  # it is on its way now
+                self._answer_all()
+            answers = await commit
             if len(answers) != len(batch):
                 raise AssertionError(f"the store gave {len(answers)} answers to {len(batch)} operations")
         except asyncio.CancelledError:
+            if task is not None:
+                task.cancel()
             # `asyncio.run` cancels every task at its end, and `close` then flushes: this is submitted once more.
             self._queue[:0] = [entry for entry in batch if not _reject_unrepeatable(*entry)]
             raise
@@ -193,13 +243,14 @@ class JournalWriter:
         if self._pause_s:
             log.warning("the store takes writes again; runs go on")
             self._pause_s = 0.0
-        for (op, done), answer in zip(batch, answers, strict=True):
-            if self._try_counts and (key := get_run_key(op)) is not None:
-                self._try_counts.pop(key, None)
-            try:
-                done(answer)
-            except Exception:  # as in `_answer`; each step makes this call
-                _log_failed_callback()
+        self._unanswered = list(zip(batch, answers, strict=True))
+        commit_s = self._clock.monotonic() - began_at
+        if (
+            not self._store.commits_in_server
+            or len(batch) < MIN_OVERLAP_COUNT
+            or commit_s > self._answer_s * len(batch)
+        ):
+            self._answer_all()
 
     async def _handle_store_failure(self, batch: list[tuple[Op, AnswerCallback]], error: StoreError) -> None:
         """The store failed: answer clients, keep the runs' operations for the next try, and wait a while."""

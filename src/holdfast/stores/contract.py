@@ -175,6 +175,8 @@ class Store(ABC):
     """The namespace of the data: nothing here reads or changes other namespaces of the same database."""
     is_encrypted: bool = False
     """Whether values of users' code are encrypted before they are written."""
+    commits_in_server: bool = False
+    """Whether a database server executes the commits, and this process is free meanwhile."""
 
     workers: Capability[Workers] = Capability()
     claims: Capability[Claims] = Capability()

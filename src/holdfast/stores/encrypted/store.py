@@ -90,6 +90,7 @@ class EncryptedStore(Store):
         self.inner = inner
         self.url = inner.url
         self.namespace = inner.namespace
+        self.commits_in_server = inner.commits_in_server
         self.encryption = encryption
         encryptor = ValueEncryptor(encryption)
         self._encrypt = ValueTransform(_translate_errors(encryptor.encrypt), _translate_errors(encryptor.encrypt_text))

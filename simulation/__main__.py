@@ -32,6 +32,7 @@ REPORTED_COUNTS = (
     "ambushes",
     "kills by a step",
     "isolated claims",
+    "overlapping commits",
     "looked at again",
     "children",
     "questions",

@@ -72,6 +72,8 @@ class Plan:
     max_running: int | None = None
     """Maximum number of runs executed at a time by all workers; ``None``: the queue has no limits."""
     runs: list[PlannedRun] = field(default_factory=list)
+    overlaps_commits: bool = False
+    """Batches of two are answered one after the other, with the next commit in between."""
     has_killer: bool = False
     """One of the runs kills its process each time, and nothing else kills one."""
 
@@ -137,6 +139,7 @@ def draw_plan(seed: int) -> Plan:
     for run in plan.runs:
         if cleans.random() < 0.15:
             add_cleanup(cleans, run.program)
+    plan.overlaps_commits = random.Random(f"overlap {seed}").random() < 0.4
     kills = random.Random(f"killer {seed}")
     if kills.random() < 0.08:
         _add_killer(kills, plan)

@@ -92,6 +92,8 @@ class ProcessStore(Store):
         self.claims = ProcessClaims(self)
         self.disabled_workflows = ProcessDisabledWorkflows(self)
         self.schedules = world.database.schedules  # there are none
+        if world.plan.overlaps_commits:
+            self.min_overlap_count = 2
 
     async def send_request(self, name: str, call: Callable[[], Any], ops: Sequence[Op] = ()) -> Any:
         request = StoreRequest(self.process, name, call, self.process.loop.create_future(), ops)
@@ -117,6 +119,7 @@ class ProcessStore(Store):
     # Writing
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
+        self.world.counts["overlapping commits"] += self.process.engine.writer.holds_answers
         ops = [self._apply_plan(op) for op in ops]  # a copy, because a request that is on its way cannot change
         return await self.send_request("commit", lambda: self._commit_checked(ops), ops)
 

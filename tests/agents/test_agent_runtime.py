@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, AgentResult, Budget, Client, RunFailed, Runtime, Usage, tool, workflow
-from holdfast.errors import UsageError
+from holdfast.errors import StoreNotFound, UsageError
 from holdfast.testing import ScriptedModel, call
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -156,6 +157,14 @@ async def test_a_dollar_budget_needs_a_price(runtime: Runtime) -> None:
         await agent.run("go")
 
 
+async def is_announced(client: Client, workflow: str) -> bool:
+    try:
+        store = await client.connections.store()
+    except StoreNotFound:
+        return False  # the worker is about to create it
+    return workflow in await store.get_workflow_specs()
+
+
 async def test_clients_run_agents_by_name(url: str) -> None:
     helper = Agent(ScriptedModel(["sub"]), name="runtime-by-name-helper")
     agent = Agent(
@@ -166,10 +175,7 @@ async def test_clients_run_agents_by_name(url: str) -> None:
     stop = asyncio.Event()
     worker = asyncio.create_task(agent.run_worker(url, stop=stop))
     async with Client(url) as client:
-        for _ in range(500):
-            if "runtime-by-name" in await (await client.connections.store()).get_workflow_specs():
-                break
-            await asyncio.sleep(0.01)
+        await wait_until(lambda: is_announced(client, "runtime-by-name"))
         result = await client.run("runtime-by-name", "Hello?")
         assert isinstance(result, AgentResult)
         assert result.output == "hello"

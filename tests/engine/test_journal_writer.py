@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -300,7 +301,7 @@ async def test_runs_that_no_caller_waits_for_are_recorded_all_the_same(world: Wo
 class Scripted:
     """A store whose commits fail as the test says."""
 
-    commits_in_server = False
+    min_overlap_count: int | None = None
 
     def __init__(self, *failures: BaseException | None) -> None:
         self.failures = list(failures)
@@ -521,7 +522,7 @@ async def test_a_client_request_during_a_store_failure_does_not_wait_for_the_nex
 class Gated:
     """A store on a server, whose commits take as long as a test says."""
 
-    commits_in_server = True
+    min_overlap_count = 8
 
     def __init__(self) -> None:
         self.committed: list[list[Any]] = []
@@ -618,3 +619,113 @@ async def test_a_commit_that_takes_longer_than_the_answers_does_not_overlap():
     await writer.flush()
     assert [len(ops) for ops in store.committed] == [10, 10]
     assert len(answers) == 20
+
+
+async def test_commits_overlap_again_once_answers_take_longer():
+    clock = VirtualClock()
+    seconds = 0.0
+    clock.monotonic = lambda: seconds  # type: ignore[method-assign]
+
+    class Timed(Gated):
+        async def commit(self, ops: Sequence[Any]) -> list[Any]:
+            nonlocal seconds
+            seconds += 1.0
+            return await super().commit(ops)
+
+    store = Timed()
+    writer = JournalWriter(store, asyncio.get_running_loop(), clock)  # type: ignore[arg-type]
+    writer._answer_s = 0.01  # the last batch was easy
+
+    def on_answer(number: int, answer: Any) -> None:
+        nonlocal seconds
+        seconds += 1.0
+        if number < 2:
+            writer.submit(append(answer.key, number + 1), partial(on_answer, number + 1))
+
+    for key in range(10):
+        writer.submit(append(key, 0), partial(on_answer, 0))
+    for _ in range(10):
+        store.gate.release()
+    await writer.flush()
+    assert [len(ops) for ops in store.committed][:3] == [10, 10, 5]
+
+
+@pytest.mark.parametrize("failure", [StoreUnavailable("gone"), ValueError("a fault of the store")])
+async def test_an_overlapping_commit_that_fails_loses_no_answer_and_gives_none_twice(failure: Exception):
+    store = Scripted(None, failure)
+    store.min_overlap_count = 8
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    answers = submit_two_steps(writer, 10)
+    await wait_until(lambda: len(answers) == 20)
+    assert [len(ops) for ops in store.tries[:2]] == [10, 5]
+    assert answers[:10] == [append(key, 0) for key in range(10)]
+    assert sorted(answers[10:]) == [append(key, 1) for key in range(10)]
+    assert sorted(store.committed) == sorted(answers)
+
+
+async def test_answers_are_not_held_back_when_all_that_follows_is_deferred():
+    store = Gated()
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    answers: list[Any] = []
+    writer._deferred[99] = []
+
+    def on_answer(answer: Any) -> None:
+        answers.append(answer)
+        writer.submit(append(99, len(answers)), answers.append)
+
+    for key in range(10):
+        writer.submit(append(key, 0), on_answer)
+    store.gate.release()
+    await turn()
+    assert answers == [append(key, 0) for key in range(10)]
+    assert len(writer._deferred[99]) == 10
+    assert not writer._is_draining
+    writer.stop()
+
+
+async def test_an_answer_that_stops_the_writer_is_the_last_one():
+    store = Gated()
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    answers: list[Any] = []
+
+    def on_answer(answer: Any) -> None:
+        answers.append(answer)
+        writer.stop()
+
+    for key in range(10):
+        writer.submit(append(key, 0), on_answer)
+    store.gate.release()
+    await turn()
+    assert answers == [append(0, 0)]
+
+
+async def test_a_commit_is_over_before_a_cancelled_batch_is_submitted_again():
+    """The end of `asyncio.run` cancels the writer in the very turn in which a second commit starts."""
+    running = most = 0
+
+    class Slow(Gated):
+        async def commit(self, ops: Sequence[Any]) -> list[Any]:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            if len(self.committed) == 1:
+                assert writer._drain_task is not None
+                writer._drain_task.cancel()
+            try:
+                return await super().commit(ops)
+            finally:
+                for _ in range(20):  # a cancelled statement takes a while to end
+                    await asyncio.sleep(0)
+                running -= 1
+
+    store = Slow()
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    answers = submit_two_steps(writer, 10)
+    store.gate.release()
+    assert writer._drain_task is not None
+    await asyncio.wait([writer._drain_task])
+    for _ in range(5):
+        store.gate.release()
+    await writer.flush()
+    assert most == 1
+    assert sorted(answers[10:]) == [append(key, 1) for key in range(10)]

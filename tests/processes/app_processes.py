@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 from ledger import ENDED, Journal, LedgerLine, Snapshot, read_journals, read_ledger, read_workers
 
 import forked_python
@@ -89,6 +90,17 @@ class App:
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
         os.kill(self.pid, number)
+
+    def suspend(self) -> None:
+        """SIGSTOP, and wait until it stands still. On SQLite it may hold the write lock: see ``World.suspend``."""
+        self.send(signal.SIGSTOP)
+        self.wait_until_suspended()
+
+    def wait_until_suspended(self) -> None:
+        process = psutil.Process(self.pid)
+        wait_until_sync(
+            lambda: process.status() == psutil.STATUS_STOPPED, f"{self.name} stands still", describe=lambda: self
+        )
 
     def kill(self) -> float:
         """SIGKILL; returns the time at which it was sent."""
@@ -221,6 +233,13 @@ class World:
     def live_workers(self) -> dict[int, int]:
         """The pids of those workers that count as live, by their number."""
         return {number: pid for number, (pid, state) in self.workers().items() if state == "live"}
+
+    def suspend(self, app: App) -> None:
+        """SIGSTOP, but not while the process holds SQLite's write lock: nobody could write then until it goes on."""
+        app.suspend()
+        while not self.is_writable():
+            app.send(signal.SIGCONT)
+            app.suspend()
 
     def is_writable(self) -> bool:
         """Whether nobody holds the lock without which nobody else can write."""

@@ -98,7 +98,7 @@ def test_a_child_is_cancelled_with_its_parent_also_when_their_workers_die(world:
     run = world.client.start_sync("parent", "x")
     world.wait_for_line("hold", "start", run="child-x")
     second.kill()
-    first.send(signal.SIGSTOP)
+    world.suspend(first)
     assert world.client.cancel_sync(run)
     world.worker(WORKFLOWS="parent")
     world.wait_for_end(run, "cancelled")

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import signal
 
-import psutil
 import pytest
-from app_processes import App, begin_drain, retry_run
+from app_processes import begin_drain, retry_run
 from ledger import Journal, LedgerLine, check_crash
 from temporal_processes import TemporalWorld, check_repeats, check_steps
 
 from holdfast import RunDead
 from waits import wait_until_sync
-
-
-def stop(app: App) -> None:
-    """SIGSTOP, and wait until it stands still."""
-    app.send(signal.SIGSTOP)
-    process = psutil.Process(app.pid)
-    wait_until_sync(lambda: process.status() == psutil.STATUS_STOPPED, f"{app.name} stands still", describe=lambda: app)
 
 
 def noted(journal: Journal, position: int) -> bytes | None:
@@ -262,7 +254,7 @@ def test_what_a_worker_does_that_was_stopped_for_too_long_changes_nothing(tempor
     for run, step in zip((*stuck, late), ("hold", "hold_plain", "hold"), strict=True):
         world.wait_for_line(step, "start", run=run, pid=zombie.pid)
     before = world.snapshot()
-    stop(zombie)
+    zombie.suspend()
     peer = world.worker(names)
     for run, step in zip((*stuck, late), ("hold", "hold_plain", "hold"), strict=True):
         world.wait_for_line(step, "start", run=run, pid=peer.pid)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 
-import psutil
 import pytest
 from app_processes import App, World
 from ledger import check_crash, check_end
@@ -19,24 +18,6 @@ ON_POSTGRES = ("test_an_outcome_that_a_stopped_worker_was_about_to_write_changes
 
 LEASE = 1.0
 """Of the worker that is stopped; the others keep the usual one, so that a slow machine does not stop them, too."""
-
-
-def stop(world: World, app: App) -> None:
-    """SIGSTOP, and wait until it stands still.
-
-    Not while it holds SQLite's write lock, in the middle of a renewal: nobody could write then until it goes on.
-    """
-    while True:
-        app.send(signal.SIGSTOP)
-        wait_until_stopped(app)
-        if world.is_writable():
-            return
-        app.send(signal.SIGCONT)
-
-
-def wait_until_stopped(app: App) -> None:
-    process = psutil.Process(app.pid)
-    wait_until_sync(lambda: process.status() == psutil.STATUS_STOPPED, f"{app.name} stands still", describe=lambda: app)
 
 
 def wait_until_registered_anew(world: World, app: App, numbers: set[int]) -> None:
@@ -58,7 +39,7 @@ def test_a_worker_stopped_past_its_lease_stops_its_step_drops_the_run_and_works_
     numbers = set(world.live_workers())
     peer = world.worker()
     world.open_gate("x")
-    stop(world, zombie)
+    world.suspend(zombie)
     before = world.snapshot()
 
     ended = world.wait_for_end(run)
@@ -82,7 +63,7 @@ def test_an_outcome_that_a_stopped_worker_was_about_to_write_changes_nothing_aft
     run = world.client.start_sync("held", "x")
     world.wait_for_line("hold", "start", run=run)
     world.open_gate("x")
-    wait_until_stopped(zombie)
+    zombie.wait_until_suspended()
     before = world.snapshot()
     assert before.lines[-1].phase == "finish", "the effect has happened, and is not recorded"
 
@@ -109,7 +90,7 @@ def test_a_worker_that_comes_back_after_its_commit_does_not_begin_the_next_step(
     # Stopped when the outcome of the first step is durable, it wakes up with the answer and the wish to go on.
     zombie = world.worker(LEASE=LEASE, HOLDFAST_TEST_STOP="after-commit:1")
     run = world.client.start_sync("held", "x")
-    wait_until_stopped(zombie)
+    zombie.wait_until_suspended()
     before = world.snapshot()
     assert len(before.journals[run].records) == 1
     world.open_gate("x")
@@ -130,7 +111,7 @@ def test_a_worker_that_takes_long_to_register_anew_does_so_once(world: World):
     zombie = world.worker(LEASE=LEASE, HOLDFAST_TEST_SLOW="before-register:2")
     peer = world.worker()
     numbers = set(world.live_workers())
-    stop(world, zombie)
+    world.suspend(zombie)
     wait_until_sync(
         lambda: zombie.pid not in world.live_workers().values(), "the peer buries the zombie", describe=world.describe
     )
@@ -148,7 +129,7 @@ def test_a_worker_that_comes_back_to_a_run_that_nobody_else_could_take_goes_on_w
     world.wait_for_line("hold", "start", run=run, pid=zombie.pid)
     numbers = set(world.live_workers())
     peer = world.worker(WORKFLOWS="shared")
-    stop(world, zombie)
+    world.suspend(zombie)
     recorded = world.wait_for_run(run, lambda journal: journal.state == "pending", "is free").records
     zombie.send(signal.SIGCONT)
     wait_until_registered_anew(world, zombie, numbers)

@@ -50,6 +50,7 @@ def test_every_promise_holds_in_every_seed(seeds: int) -> None:
         "places taken",
         "kills by a step",
         "isolated claims",
+        "overlapping commits",
         "looked at again",
     ):
         assert tally.counts[fault] > 0, fault

@@ -41,6 +41,7 @@ from holdfast.stores.encrypted import EncryptedStore, unwrap_store
 from holdfast.stores.live_events import DELIVERED, STARTED
 from holdfast.stores.memories import PutMemory
 from holdfast.stores.operations import AppendLiveEvents, LiveEvent, Op, OpResult, StartRun
+from holdfast.stores.postgres import PgStore
 from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import create_store
@@ -355,3 +356,11 @@ async def test_two_who_start_the_same_run_get_the_same_values(sealed: EncryptedS
     assert is_encrypted_value((await commit_ops(stranger, StartRun(new_run(inputs=SECRET))))[0].run.inputs)
     [claimed] = await sealed.claims.claim(await sealed.workers.register(new_worker(), 60.0), **CLAIM_FILTER, limit=5)
     assert claimed.inputs == SECRET
+
+
+async def test_an_encrypted_store_has_the_settings_of_the_store_that_it_wraps(file: Path):
+    store = PgStore("postgresql://localhost/app")
+    assert store.min_overlap_count is not None
+    for inner in (store, SqliteStore(file)):
+        outer = EncryptedStore(inner, AesEncryption(NEW))
+        assert (outer.url, outer.min_overlap_count) == (inner.url, inner.min_overlap_count)

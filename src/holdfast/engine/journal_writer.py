@@ -4,9 +4,9 @@ Operations are submitted with a callback and are committed in their order. While
 gathers, so a slow disk makes batches larger instead of slowing down every run.
 
 **Overlap.** Many runs that take their steps together would all wait for the store, and then the store for all of them.
-So if a server executes the commits, and answering a batch takes longer than committing it, half of the answers are held
-back: the runs that were answered submit what comes next, and the others are answered while that is committed. There is
-still only one commit at a time, and answers are given in order.
+So if the store allows it, and answering all takes longer than a commit, half of the answers are held back:
+the runs that were answered submit what comes next, and the others are answered while that is committed. There is still
+only one commit at a time, and answers are given in order.
 
 **When the store fails**, the two kinds of callers need different things. A client that starts a run or sends a signal
 gets a typed error at once. A run in progress must not lose its place: its operations stay at the head of the queue, and
@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
@@ -57,9 +57,6 @@ AnswerCallback = Callable[[OpResult | BaseException], None]
 
 MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
-
-MIN_OVERLAP_COUNT = 8
-"""Operations in the smallest batch whose answers are given in two parts."""
 
 MAX_TRIES = 10
 """How often an operation that fails alone is tried. With the pauses in between, this takes about 11 s."""
@@ -104,10 +101,10 @@ class JournalWriter:
         self._queue: list[tuple[Op, AnswerCallback]] = []
         self._drain_task: asyncio.Task[None] | None = None
         self._pause_s = 0.0
-        self._unanswered: list[tuple[tuple[Op, AnswerCallback], OpResult]] = []
+        self._unanswered: deque[tuple[tuple[Op, AnswerCallback], OpResult]] = deque()
         """Committed operations whose answers are held back."""
         self._answer_s = float("inf")
-        """Seconds that one answer took in the last batch, with what the run did next."""
+        """Seconds for one answer and what the run did next, measured in the last large batch."""
         self._client_waiting = asyncio.Event()
         self._deferred: dict[int | str, list[tuple[Op, AnswerCallback]]] = {}
         """By run, in order: operations that wait for the next try of the first one."""
@@ -169,6 +166,11 @@ class JournalWriter:
         return bool(self._queue or self._deferred) or self._is_draining
 
     @property
+    def holds_answers(self) -> bool:
+        """Whether the answers of committed operations are held back."""
+        return bool(self._unanswered)
+
+    @property
     def _is_draining(self) -> bool:
         # The task itself says so: one that is cancelled before its first turn (the end of `asyncio.run`) cannot set a
         # flag.
@@ -186,29 +188,29 @@ class JournalWriter:
             while self._queue:
                 batch, self._queue = self._queue, []
                 self._unrecordable.clear()
-                if batch := self._admit(batch):
-                    await self._commit(batch)
-                if self._unanswered:
-                    await self._answer_first_half()
+                if not (batch := self._admit(batch)):
+                    self._give_answers(len(self._unanswered))
+                elif count := await self._commit(batch):
+                    await self._measure_answers(count)
+                if not self._queue:  # there is nothing to commit meanwhile
+                    self._give_answers(len(self._unanswered))
         finally:
-            self._answer_all()
+            self._give_answers(len(self._unanswered))
 
-    async def _answer_first_half(self) -> None:
-        """Give half of the answers that are held back, and let these runs submit what comes next."""
+    async def _measure_answers(self, count: int) -> None:
+        """Give that many answers, and let these runs submit what comes next."""
         began_at = self._clock.monotonic()
-        count = len(self._unanswered) // 2
-        self._unanswered, rest = self._unanswered[:count], self._unanswered[count:]
-        self._answer_all()
-        self._unanswered = rest
+        self._give_answers(count)
         await asyncio.sleep(0)
         self._answer_s = (self._clock.monotonic() - began_at) / count
-        if not self._queue:
-            self._answer_all()  # there is nothing to commit meanwhile
 
-    def _answer_all(self) -> None:
-        """Give all answers that are held back."""
-        unanswered, self._unanswered = self._unanswered, []
-        for (op, done), answer in unanswered:
+    def _give_answers(self, count: int) -> None:
+        """Give that many of the answers that are held back."""
+        unanswered = self._unanswered
+        for _ in range(count):
+            if not unanswered:
+                return  # an answer stopped this writer
+            (op, done), answer = unanswered.popleft()
             if self._try_counts and (key := get_run_key(op)) is not None:
                 self._try_counts.pop(key, None)
             try:
@@ -216,41 +218,44 @@ class JournalWriter:
             except Exception:  # as in `_answer`; each step makes this call
                 _log_failed_callback()
 
-    async def _commit(self, batch: list[tuple[Op, AnswerCallback]]) -> None:
+    async def _commit(self, batch: list[tuple[Op, AnswerCallback]]) -> int:
+        """Commit, and give small batches their answers. Returns how many answers of a large one are due now."""
         began_at = self._clock.monotonic()
+        held_count = len(self._unanswered)
         task: asyncio.Task[list[OpResult]] | None = None
         try:
             commit = self._store.commit([op for op, _ in batch])
-            if self._unanswered:
+            if held_count:
                 commit = task = self._loop.create_task(commit)
-                await asyncio.sleep(0)  # it is on its way now
-                self._answer_all()
+                await asyncio.sleep(0)  # the commit starts
+                self._give_answers(held_count)
             answers = await commit
             if len(answers) != len(batch):
                 raise AssertionError(f"the store gave {len(answers)} answers to {len(batch)} operations")
         except asyncio.CancelledError:
             if task is not None:
                 task.cancel()
+                await asyncio.wait([task])  # the batch must not be submitted again before that
             # `asyncio.run` cancels every task at its end, and `close` then flushes: this is submitted once more.
             self._queue[:0] = [entry for entry in batch if not _reject_unrepeatable(*entry)]
             raise
         except StoreError as error:
             await self._handle_store_failure(batch, error)
-            return
+            return 0
         except Exception as error:
             await self._commit_one_by_one(batch, error)
-            return
+            return 0
         if self._pause_s:
             log.warning("the store takes writes again; runs go on")
             self._pause_s = 0.0
-        self._unanswered = list(zip(batch, answers, strict=True))
-        commit_s = self._clock.monotonic() - began_at
-        if (
-            not self._store.commits_in_server
-            or len(batch) < MIN_OVERLAP_COUNT
-            or commit_s > self._answer_s * len(batch)
-        ):
-            self._answer_all()
+        self._unanswered.extend(zip(batch, answers, strict=True))
+        count, min_overlap_count = len(batch), self._store.min_overlap_count
+        if min_overlap_count is None or count < min_overlap_count:
+            self._give_answers(count)
+            return 0
+        # All runs of this batch, and of the part that was answered meanwhile, take turns with the commit.
+        is_commit_quick = self._clock.monotonic() - began_at <= self._answer_s * (count + held_count)
+        return count // 2 if is_commit_quick else count
 
     async def _handle_store_failure(self, batch: list[tuple[Op, AnswerCallback]], error: StoreError) -> None:
         """The store failed: answer clients, keep the runs' operations for the next try, and wait a while."""

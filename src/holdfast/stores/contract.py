@@ -175,8 +175,9 @@ class Store(ABC):
     """The namespace of the data: nothing here reads or changes other namespaces of the same database."""
     is_encrypted: bool = False
     """Whether values of users' code are encrypted before they are written."""
-    commits_in_server: bool = False
-    """Whether a database server executes the commits, and this process is free meanwhile."""
+    min_overlap_count: int | None = None
+    """The smallest batch whose answers may overlap with the next commit. ``None``: this process has to do most of the
+    work of a commit, so that nothing is gained."""
 
     workers: Capability[Workers] = Capability()
     claims: Capability[Claims] = Capability()

@@ -90,7 +90,7 @@ class EncryptedStore(Store):
         self.inner = inner
         self.url = inner.url
         self.namespace = inner.namespace
-        self.commits_in_server = inner.commits_in_server
+        self.min_overlap_count = inner.min_overlap_count
         self.encryption = encryption
         encryptor = ValueEncryptor(encryption)
         self._encrypt = ValueTransform(_translate_errors(encryptor.encrypt), _translate_errors(encryptor.encrypt_text))

@@ -80,7 +80,7 @@ _CAN_WATCH_SOCKETS = sys.platform != "win32"
 class PgStore(SqlStore):
     """Journals in one schema of a PostgreSQL database, shared by all processes that can reach it."""
 
-    commits_in_server = True
+    min_overlap_count = 8
 
     def __init__(
         self,

@@ -157,7 +157,7 @@ class ClaimStatements(Catalog):
     )
     PUT_SPEC = Upsert("workflows", _SPEC, "name")
     SPECS = Query("", f"SELECT {get_names(_SPEC)} FROM @workflows")
-    # What a prefix finds that is not a version of this workflow is left out by the caller.
+    # The range also has names of other workflows; the caller filters them out.
     SPECS_OF_WORKFLOW = Query(
         "name:t first_version:t end:t",
         f"SELECT {get_names(_SPEC)} FROM @workflows WHERE name = :name OR name >= :first_version AND name < :end",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import os
 import secrets
 import sqlite3
@@ -88,10 +89,12 @@ class CountedSqlite:
 
     async def open(self) -> None:
         await self.store.open()
-        for line in self._list_connections():
-            line._connection.set_progress_handler(self._count_instructions, _PROGRESS_INTERVAL)
+        for worker in self._list_workers():
+            # A read on the event loop has a progress handler of its own, which would replace this one.
+            worker._inline_reads_resume_at = math.inf
+            worker._connection.set_progress_handler(self._count_instructions, _PROGRESS_INTERVAL)
 
-    def _list_connections(self) -> Iterator[Any]:
+    def _list_workers(self) -> Iterator[Any]:
         for name in ("_write_worker", "_read_worker", "_client_read_worker"):
             yield getattr(self.store, name)
 
@@ -113,6 +116,7 @@ class CountedSqlite:
         self._instruction_count = 0
         started = time.perf_counter()
         await call()
+        assert self._instruction_count, "nothing was counted"
         return {self.unit: self._instruction_count, "ms": (time.perf_counter() - started) * 1000}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.figures_page import insert_figures, read_figures, render_row, write_figures
+from benchmarks.figures_page import FIGURES_PATH, insert_figures, read_figures, render_row, write_figures
 from benchmarks.sqlite_benchmarks import Measurement
 
 
@@ -37,3 +37,9 @@ def test_a_second_run_keeps_the_figures_of_benchmarks_it_did_not_measure(tmp_pat
     write_figures(path, {"first": [first], "second": [first]}, 5)
     write_figures(path, {"second": [second]}, 5)
     assert read_figures(path) == {"first": [first], "second": [second]}
+
+
+def test_the_page_has_the_figures_of_the_file() -> None:
+    page = (FIGURES_PATH.parent.parent / "docs" / "benchmarks.md").read_text()
+    assert "<!-- benchmarks:" in page
+    assert insert_figures(page, read_figures(FIGURES_PATH)) == page

@@ -235,7 +235,7 @@ class World:
         return {number: pid for number, (pid, state) in self.workers().items() if state == "live"}
 
     def suspend(self, app: App) -> None:
-        """SIGSTOP, but not while the process holds SQLite's write lock: nobody could write then until it goes on."""
+        """SIGSTOP, but not while the process holds SQLite's write lock: others could not write until it continues."""
         app.suspend()
         while not self.is_writable():
             app.send(signal.SIGCONT)

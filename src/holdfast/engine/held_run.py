@@ -283,7 +283,7 @@ class HeldRun(ABC):
 
     def _on_finish_failed(self, error: BaseException) -> None:
         unknown = StoreUnavailable(f"the end of run {self.run.id!r} could not be recorded: {error!r}")
-        log.error("%s; it is given back, and goes on from its journal", unknown)
+        log.error("%s; it is released, and continues from its journal", unknown)
         # It counts as a delivery, so that steps are not run again and again if this never works.
         self._release(encode_error(unknown))
 

@@ -178,7 +178,7 @@ class RowReader:
     def __init__(self, database: str) -> None:
         self._database = database
         self.read_spec: Callable[[Row], WorkflowSpec] = lru_cache(_MAX_CACHED_SPECS)(self._parse_spec)
-        """Converts a row of ``statements.SPECS``. A server reads all of them for each start."""
+        """Converts a row of ``statements.SPECS``. A start reads those of its workflow."""
 
     def make_unreadable_error(self, row_name: str, problem: str) -> StoreCorrupt:
         """The error for a row that this version of Holdfast cannot have written."""

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from app_processes import App, World
 from soak_expectations import LETTERS, WORKFLOWS
-from test_process_zombies import stop
 
 from waits import wait_until_sync
 
@@ -143,7 +142,7 @@ class WorkerFleet:
             case "kill":
                 worker.app.send(signal.SIGKILL)
             case "stop":
-                stop(self.world, worker.app)
+                self.world.suspend(worker.app)
                 self.lock_stop_count += time.time() - at > LOCK_STOP_S
                 at = time.time()
                 end = at + LEASE + self._random.uniform(0.5, 2.0)

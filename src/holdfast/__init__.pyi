@@ -19,6 +19,7 @@ from holdfast.authoring.approval_requests import ApprovalPolicy as ApprovalPolic
 from holdfast.authoring.ask import ask as ask
 from holdfast.authoring.memory import memory as memory
 from holdfast.authoring.parallel import parallel as parallel
+from holdfast.authoring.program import program as program
 from holdfast.authoring.runtime import Runtime as Runtime
 from holdfast.authoring.schedules import Schedule as Schedule
 from holdfast.authoring.step import Step as Step

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, TypeVar, overload
+from functools import lru_cache, partial
+from typing import Any, TypeVar, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from holdfast.admission.durations import Duration
+from holdfast.authoring import program_calls
 from holdfast.authoring.approval_requests import (
     RAISE,
     ApprovalPolicy,
@@ -22,6 +23,7 @@ from holdfast.authoring.approval_requests import (
 )
 from holdfast.core.execution import Execution, get_current_execution
 from holdfast.core.failure_origin import mark_origin
+from holdfast.engine.program_context import find_program
 from holdfast.errors import ApprovalDenied, ApprovalTimedOut, DefinitionError, UnreadableRecord, UsageError
 from holdfast.services.approvals import Answer
 from holdfast.stores.approvals import ApprovalRequest
@@ -99,9 +101,15 @@ async def ask(
     """
     execution = get_current_execution()
     if execution is None:
+        if (program := find_program()) is not None:
+            asking = partial(
+                cast(Any, ask), question, choices=choices, form=form, to=to, timeout=timeout, on_timeout=on_timeout,
+                remind_every=remind_every, escalate_to=escalate_to, notify=notify,
+            )  # fmt: skip
+            return await program_calls.call_workflow_api(program, asking, "ask", question, choices, to)
         raise UsageError(
-            "ask() can be called only in workflow code, not in a step and not outside a run: a step cannot wait for a "
-            "person. Ask in the workflow, and hand the answer to the step that needs it."
+            "ask() can be called only in workflow or program code, not in a step and not outside a run: a step cannot "
+            "wait for a person. Ask in the workflow, and hand the answer to the step that needs it."
         )
     try:
         policy = ApprovalPolicy(to, timeout, on_timeout, remind_every, escalate_to, notify)

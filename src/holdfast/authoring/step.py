@@ -21,6 +21,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.admission.retry_policy import RetryPolicy
+from holdfast.authoring import program_calls
 from holdfast.authoring.compensation import make_compensation
 from holdfast.authoring.introspection import format_location, is_async, resolve_hints
 from holdfast.authoring.keyword_hints import reject_unknown_keywords
@@ -32,6 +33,7 @@ from holdfast.core.failure_origin import mark_origin
 from holdfast.core.records import RecordKind
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepDefinition, make_step_call
+from holdfast.engine.program_context import find_program
 from holdfast.errors import DefinitionError, StepOutcomeUnknown, StoreUnavailable, UnreadableRecord, UsageError
 
 P = ParamSpec("P")
@@ -58,6 +60,8 @@ class Step(Generic[P, R]):
         """In workflow code: a recorded call, to be awaited. Anywhere else: the plain function."""
         execution = get_current_execution()
         if execution is None:
+            if (program := find_program()) is not None:
+                return program_calls.call_step(program, self.definition, args, kwargs)
             return (self.definition.call_outside_run or self.definition.function)(*args, **kwargs)
         if self.declaration is not None:
             raise UsageError(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol,
 from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
+from holdfast.authoring import program_calls
 from holdfast.authoring.children import call_child, start_child
 from holdfast.authoring.introspection import find_class_location, format_location, is_async, resolve_hints
 from holdfast.authoring.keyword_hints import reject_unknown_keywords
@@ -30,6 +31,7 @@ from holdfast.client.run_operations import RunOperations
 from holdfast.codec import InputsCodec, codec_for, parse_template_fields
 from holdfast.core.execution import get_current_execution
 from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.engine.program_context import find_program
 from holdfast.errors import DefinitionError, InputError, UsageError
 from holdfast.services.queue_options import get_key_template
 from holdfast.services.run_start import StartOptions, make_start_options
@@ -102,6 +104,8 @@ class Workflow(Generic[P, R]):
         execution = get_current_execution()
         if execution is not None:
             return await call_child(execution, self, args, kwargs)
+        if (program := find_program()) is not None:
+            return await program_calls.call_workflow(program, self, args, kwargs)
         return await (await self.start(*args, **kwargs)).result()
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
@@ -111,6 +115,9 @@ class Workflow(Generic[P, R]):
         execution = get_current_execution()
         if execution is not None:
             return await start_child(execution, self, args, kwargs)
+        if (program := find_program()) is not None:
+            run_id = await program_calls.start_workflow(program, self, args, kwargs)
+            return self.get_handle((await Runtime.current()).store_provider, run_id)
         return await (await Runtime.current()).start(self, *args, **kwargs)
 
     def run_sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -253,7 +260,7 @@ def workflow(
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[..., Any]:
-        defined = _define_workflow(function, id, name, queue, timeout, tags, max_deliveries, version, serves)
+        defined = define_workflow(function, id, name, queue, timeout, tags, max_deliveries, version, serves)
         if schedule is not None:
             schedule.declare(defined)
         return defined
@@ -270,7 +277,7 @@ class _WorkflowDecorator(Protocol):
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 
 
-def _define_workflow(
+def define_workflow(
     function: Callable[..., Any],
     id_template: str | None,
     name: str | None,
@@ -280,7 +287,10 @@ def _define_workflow(
     max_deliveries: int,
     version: str,
     serves: Collection[str],
+    *,
+    is_program: bool = False,
 ) -> Workflow[..., Any]:
+    """A function or class as a workflow, with the options of the decorator."""
     workflow_name = name or function.__name__
     numbers: dict[str, int] = {}
     if isinstance(function, type):
@@ -289,8 +299,8 @@ def _define_workflow(
         hints["return"], numbers = graph.build_result_type(function.__name__), graph.step_numbers
         namespace = getattr(sys.modules.get(function.__module__), "__dict__", {})
     else:
-        subject = f"workflow {workflow_name!r} ({format_location(function)})"
-        _check_async(function, subject)
+        subject = f"{'program' if is_program else 'workflow'} {workflow_name!r} ({format_location(function)})"
+        _check_async(function, subject, is_program)
         signature, hints = inspect.signature(function), resolve_hints(function)
         namespace = getattr(function, "__globals__", {})
     defaults = {
@@ -311,6 +321,8 @@ def _define_workflow(
         timeout_s=declared_seconds(timeout, f"{subject}: timeout"),
         tags=validate_tags(tags, subject),
         step_numbers=numbers,
+        is_program=is_program,
+        is_async=not is_program or is_async(function),
         max_deliveries=resolve_max_deliveries(max_deliveries, subject),
         version=validate_version(version, subject),
         also_served_versions=validate_served_versions(serves, version, subject),
@@ -344,12 +356,11 @@ def _build_class_runner(
     return function, graph, subject
 
 
-def _check_async(function: Callable[..., Any], subject: str) -> None:
-    if inspect.isasyncgenfunction(function):
-        raise DefinitionError(
-            f"{subject} is an async generator; a workflow returns one result: return it instead of yielding"
-        )
-    if not is_async(function):
+def _check_async(function: Callable[..., Any], subject: str, is_program: bool) -> None:
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        kind = "an async generator" if inspect.isasyncgenfunction(function) else "a generator"
+        raise DefinitionError(f"{subject} is {kind}; a run has one result: return it instead of yielding")
+    if not is_program and not is_async(function):
         raise DefinitionError(
             f"{subject} is a plain function. A workflow waits for its steps, so it must be async:\n\n"
             f"    @workflow\n    async def {function.__name__}{_format_signature(inspect.signature(function))}:\n"

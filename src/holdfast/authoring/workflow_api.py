@@ -9,14 +9,17 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from holdfast.admission.durations import Duration, duration_to_seconds
+from holdfast.authoring import program_calls
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, get_current_execution
 from holdfast.core.failure_origin import find_origins, mark_origin
 from holdfast.core.records import RecordKind
 from holdfast.engine import step_context
+from holdfast.engine.program_context import find_program
 from holdfast.engine.step_context import StepContext
 from holdfast.errors import UndecryptableValue, UnreadableRecord, UsageError
 
@@ -77,9 +80,11 @@ def current_run() -> CurrentRun:
     execution = get_current_execution()
     if execution is not None:
         return CurrentRun(execution.run_id, execution.workflow, execution.loop.is_logging_suppressed)
+    if (program := find_program()) is not None:
+        return CurrentRun(program.run.execution.run_id, program.run.execution.workflow, False)
     step = step_context.current_context.get(None)
     if step is None:
-        raise UsageError("current_run() is for code that runs inside a workflow or a step")
+        raise UsageError("current_run() is for code that runs inside a workflow, a program, or a step")
     return CurrentRun(step.run_id, step.workflow, False)
 
 
@@ -105,6 +110,9 @@ async def wait_for_signal(name: str, *, type: Any = Any, timeout: Duration | Non
     ``timeout`` seconds. With a ``type``, the value is validated: ``UnreadableRecord`` if the sender sent something
     else.
     """
+    if get_current_execution() is None and (program := find_program()) is not None:
+        waiting = partial(wait_for_signal, name, type=type, timeout=timeout)
+        return await program_calls.call_workflow_api(program, waiting, "signal", name)
     execution = _require_workflow("wait_for_signal")
     limit = None if timeout is None else duration_to_seconds(timeout, "wait_for_signal: timeout", may_be_zero=True)
     subject = f"signal {name!r} (#{execution.next_position + 1})"

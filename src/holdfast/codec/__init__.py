@@ -14,7 +14,7 @@ There is no pickle anywhere: write access to the store must not become code exec
 from __future__ import annotations
 
 from holdfast.codec.argument_preview import preview_arguments
-from holdfast.codec.canonical import compute_digest, decode_plain
+from holdfast.codec.canonical import compute_content_digest, compute_digest, decode_plain
 from holdfast.codec.codec_lookup import codec_for
 from holdfast.codec.encrypted_values import (
     check_decrypted,
@@ -43,6 +43,7 @@ __all__ = [
     "check_decrypted",
     "check_decrypted_text",
     "codec_for",
+    "compute_content_digest",
     "compute_digest",
     "decode_error",
     "decode_plain",

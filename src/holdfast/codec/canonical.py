@@ -29,6 +29,14 @@ def compute_digest(data: bytes) -> bytes:
     return hashlib.blake2b(to_canonical_bytes(value), digest_size=16).digest()
 
 
+def compute_content_digest(*values: object) -> str:
+    """A short digest that is equal for equal values; ``""`` for values without JSON, such as open connections."""
+    try:
+        return hashlib.blake2b(to_canonical_bytes(values), digest_size=12).hexdigest()
+    except (TypeError, ValueError, RecursionError):
+        return ""
+
+
 def decode_plain(data: bytes) -> object:
     """The recorded value as plain Python data, for people and for clients without the code."""
     try:

@@ -45,6 +45,7 @@ from holdfast.core.commands import UNDECODED, Command, Outcome, make_outcome
 from holdfast.core.drift import DriftContext
 from holdfast.core.loop import RunLoop
 from holdfast.core.patches import Patches
+from holdfast.core.program_calls import LoggedCall
 from holdfast.core.records import WAIT_KINDS, Record, RecordKind, RewindPoint
 from holdfast.core.seeded_random import SeededRandom
 from holdfast.core.workflow_code import Hole, WorkflowCode
@@ -93,6 +94,8 @@ class Execution(WorkflowCode):
         self.wait_count = 0
         """How many open commands wait for a signal, a person, or another run, and so need no process."""
         self.patches = Patches() if patches is None else patches
+        self.unsaved_calls: tuple[LoggedCall, ...] = ()
+        """A program's calls that are not in the journal yet: the next record takes them along."""
         self._seed = seed
         self._rewind_points = rewind_points
         self._drift_context = DriftContext(run_id, recorded_python, self.patches)
@@ -174,6 +177,8 @@ class Execution(WorkflowCode):
             self._resolve_command(record, value)
         elif kind is RecordKind.PATCH:
             self.patches.mark_durable(record.name)
+        elif kind is RecordKind.CALL:
+            self._stop_on_drift(record)  # the run was started as a program
         else:
             loop.advance_time(record.at)
             self._interrupt(record)

@@ -282,13 +282,22 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def create_main_task(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Between turns, create a task of the execution itself. It counts as live until the run leaves memory."""
-        self._is_running = True
-        try:
-            # An empty context: variables in the starter's context would be missing on replay.
-            task = RunTask(coro, self, None, contextvars.Context())
-        finally:
-            self._is_running = False
+        # An empty context: variables in the starter's context would be missing on replay.
+        task = self.call_inside(RunTask, coro, self, None, contextvars.Context())
         self.live_tasks[task.number] = task
+        return task
+
+    def create_call_task(
+        self,
+        coro: Coroutine[Any, Any, T],
+        context: contextvars.Context,
+        on_done: Callable[[asyncio.Task[T]], object],
+    ) -> asyncio.Task[T]:
+        """Between turns, create a task for a call from outside the loop."""
+        task = self.call_inside(RunTask, coro, self, None, context)
+        self.live_tasks[task.number] = task
+        task.add_done_callback(self._on_task_done)
+        task.add_done_callback(on_done)
         return task
 
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:

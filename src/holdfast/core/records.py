@@ -8,6 +8,9 @@ rises, and has gaps where a retry has removed a record.
 All commands except timers share one stream of positions; timers have their own, so that wrapping a recorded step in
 ``asyncio.timeout`` does not move the steps after it. The run's deadline and its cancellation are in neither stream,
 because workflow code does not issue them. Nor is a patch: code decides it, but waits for nothing.
+
+The calls of a *program* come in a different order each time it runs. So each of its commands also has a record of kind
+``CALL``, which says which of the program's calls got the position: see ``program_calls``.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ class RecordKind(IntEnum):
     """A person has answered an approval; the payload says what, who, and when."""
     PATCH = 10
     """The run takes the new branch of a change in its code: see ``patches``."""
+    CALL = 11
+    """A program has made the call that has this position; the payload identifies the call: see ``program_calls``."""
 
     has_position: bool
     """Whether it is the outcome of a command in the stream that all commands except timers share."""
@@ -60,7 +65,9 @@ class RecordKind(IntEnum):
 
 
 for _kind in RecordKind:
-    _kind.has_position = _kind not in (RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL, RecordKind.PATCH)
+    _kind.has_position = _kind not in (
+        RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL, RecordKind.PATCH, RecordKind.CALL,
+    )  # fmt: skip
     _kind.has_live_events = _kind in (RecordKind.STEP, RecordKind.COMPENSATION, RecordKind.CHILD)
 
 
@@ -155,7 +162,7 @@ class Rewind(NamedTuple):
     Only the worker that executes the code knows this, so it is written with the run's end. The failed records ended the
     run, or are failures after the first one that did. Whatever the workflow issued after it had seen the first one, it
     issued because of that: those records are removed as well. What had been issued before stays, even if its outcome
-    came later, because it is paid for. Patches stay.
+    came later, because it is paid for. Patches and a program's calls stay.
     """
 
     failed_seqs: tuple[int, ...]
@@ -179,7 +186,7 @@ class Rewind(NamedTuple):
     def should_remove(self, record: Record) -> bool:
         """Whether a retry removes this record."""
         first = min(self.failed_seqs, default=None)
-        if first is None or record.seq < first or record.kind is RecordKind.PATCH:
+        if first is None or record.seq < first or record.kind in (RecordKind.PATCH, RecordKind.CALL):
             return False  # a patch may have been decided before the failure was seen, whatever its `seq`
         if record.seq in self.failed_seqs or not (record.kind.has_position or record.kind is RecordKind.TIMER):
             return True

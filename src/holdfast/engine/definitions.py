@@ -128,7 +128,8 @@ class WorkflowDefinition:
     """A durable async function, also for a class workflow."""
 
     name: str
-    function: Callable[..., Coroutine[Any, Any, Any]]
+    function: Callable[..., Any]
+    """An async function; for a program, any function."""
     inputs_codec: InputsCodec
     output_codec: ValueCodec
     namespace: Mapping[str, object]
@@ -144,6 +145,10 @@ class WorkflowDefinition:
     budget: Budget | None = None
     """The default budget of its runs."""
     is_agent: bool = False
+    is_program: bool = False
+    """Its code runs outside the run's loop: see ``core.program_execution``."""
+    is_async: bool = True
+    """Whether its function is async; that of a program may be a plain one."""
     max_deliveries: int = MAX_DELIVERIES
     """How many deaths of workers that held only this run, without a new record, make a run ``dead``."""
     version: str = ""
@@ -168,7 +173,10 @@ class WorkflowDefinition:
 
         A result that cannot be recorded must fail here, as a failure of the code, so that the run is compensated.
         """
-        value = await self.function(*args, **kwargs)
+        return self.encode_result(await self.function(*args, **kwargs), max_value)
+
+    def encode_result(self, value: Any, max_value: int) -> bytes:
+        """The encoded result of its code."""
         return validate_size(self.output_codec.encode(value, self.result_label), self.result_label, max_value)
 
     def to_spec(self) -> WorkflowSpec:

@@ -28,7 +28,9 @@ from typing import Any
 
 from holdfast.codec import encode_error
 from holdfast.core.commands import UNDECODED, Command
+from holdfast.core.execution import Execution
 from holdfast.core.patches import PATCH_POSITION
+from holdfast.core.program_execution import ProgramExecution
 from holdfast.core.records import WAIT_KINDS, Record, RecordKind, Signal
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import WorkflowDefinition
@@ -80,19 +82,10 @@ class Driver(HeldRun):
         self.phase = _REPLAYING
         try:
             args, kwargs = self.definition.inputs_codec.decode(run.inputs)
+            self.execution = self._create_execution(args, kwargs, history)
         except HoldfastError as error:
             self._finish(RunOutcome(RunState.FAILED, None, encode_error(error)), respect_cancel=False)
             return
-        self.execution = self.host.execution_factory(
-            run.id,
-            partial(self.definition.execute, args, kwargs, self.host.max_value),
-            workflow=run.workflow,
-            start_time=run.clock_started_at,
-            seed=run.seed,
-            recorded_python=run.python_version,
-            rewind_points=run.rewind_points,
-            patches=self.host.create_patches(history),
-        )
         self.steps.earlier_attempts = dict(history.attempts)
         if history.links or history.signals:
             self._waits = RunWaits(self, history.links)
@@ -107,11 +100,37 @@ class Driver(HeldRun):
         self.execution.start()
         self._pump()
 
+    def _create_execution(self, args: tuple[Any, ...], kwargs: dict[str, Any], history: History) -> Execution:
+        run, definition, max_value = self.run, self.definition, self.host.max_value
+        options: dict[str, Any] = {
+            "workflow": run.workflow,
+            "start_time": run.clock_started_at,
+            "seed": run.seed,
+            "recorded_python": run.python_version,
+            "rewind_points": run.rewind_points,
+            "patches": self.host.create_patches(history),
+        }
+        if not definition.is_program:
+            return self.host.execution_factory(run.id, partial(definition.execute, args, kwargs, max_value), **options)
+        execution = ProgramExecution(
+            run.id,
+            partial(definition.encode_result, max_value=max_value),
+            intended_positions=[position for position, attempt in history.attempts.items() if attempt.intent],
+            **options,
+        )
+        function = partial(definition.function, *args, **kwargs)
+        self.program = self.host.create_program(self, execution, function, is_async=definition.is_async)
+        return execution
+
     def _end_replay(self) -> None:
         self.execution.go_live()
         self.phase = _RESUMING
 
     # Turning
+
+    def advance(self) -> None:
+        """Let the workflow run until it is idle: something other than a record has made it ready."""
+        self._pump()
 
     def _pump(self, record: Record | None = None, value: Any = UNDECODED) -> None:
         """Deliver this record, and those in the inbox, one by one, and process the workflow's commands."""
@@ -238,8 +257,10 @@ class Driver(HeldRun):
 
     def _start_commands(self) -> None:
         execution = self.execution
-        if not self._pending_commands or self.host.is_draining or not execution.patches.is_durable:
+        if self.host.is_draining or not execution.patches.is_durable:
             return
+        if self.program is not None:
+            self.program.launch()
         commands, self._pending_commands = self._pending_commands, []
         for command in commands:
             if command.position not in execution.open_commands:
@@ -247,6 +268,7 @@ class Driver(HeldRun):
             if command.kind is _STEP or command.kind is _COMPENSATION:
                 self.steps.start(command)
             elif command.kind is not RecordKind.SIGNAL:
+                self.recorder.record_calls()
                 self._get_waits().start(command)
 
     def requeue(self, command: Command) -> None:

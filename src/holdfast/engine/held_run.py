@@ -36,6 +36,7 @@ from holdfast.core.states import RunState
 from holdfast.engine.host import RunHost, RunTimers
 from holdfast.engine.park_operation import make_park_run
 from holdfast.engine.phase import Phase, TurnState
+from holdfast.engine.program_run import ProgramRun
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.run_outcome import RunOutcome, make_ended_run, make_run_outcome
 from holdfast.engine.run_waits import RunWaits
@@ -77,6 +78,8 @@ class HeldRun(ABC):
         self._pending_commands: list[Command] = []
         """Commands of the workflow that have not been started."""
         self._waits: RunWaits | None = None
+        self.program: ProgramRun | None = None
+        """The program, if the run's code is one."""
         self._cancel_state = run.cancel_state
         self._is_pausing = False
         self.is_disabled = False
@@ -121,6 +124,7 @@ class HeldRun(ABC):
             or self._inbox
             or self._turn_state is not _IDLE
             or self.steps.has_running_attempt
+            or (self.program is not None and not self.program.is_blocked)
         )
 
     def _is_idle(self) -> bool:
@@ -128,7 +132,7 @@ class HeldRun(ABC):
         execution, started = self.execution, self.steps.started
         # If it is quiescent, the started steps wait for their next attempts.
         has_only_waits = len(execution.open_commands) == execution.wait_count + len(started)
-        return has_only_waits and not self._pending_commands and self._is_quiescent()
+        return has_only_waits and not self._pending_commands and self.program is None and self._is_quiescent()
 
     def is_parkable(self, now: float) -> bool:
         """Whether the run waits long enough to leave memory."""
@@ -305,6 +309,11 @@ class HeldRun(ABC):
     def abandon(self) -> None:
         """The event loop is gone: unwind the workflow's code, and touch nothing else."""
         self.phase = _GONE
+        self._unload_code()
+
+    def _unload_code(self) -> None:
+        if self.program is not None:
+            self.program.close()
         if self.is_started:
             self.execution.unload()
 
@@ -318,8 +327,7 @@ class HeldRun(ABC):
         self.phase = _GONE
         self._timers.stop()
         self.steps.cancel_all()
-        if self.is_started:
-            self.execution.unload()
+        self._unload_code()
         self.host.on_run_closed(self, ended)
         # These refer back to the driver: only the garbage collector would free them.
         del self.steps, self.recorder, self._timers

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from holdfast.core.records import RecordKind
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.held_run import HeldRun
@@ -64,7 +65,8 @@ class HeldRuns:
         if known is not None and known.run.epoch == run.epoch:
             return  # both a claim and a parent that starts it again got it
         if run.delivery_count:
-            host.run_log.log_takeover(run, record_count=len(history.records))
+            outcomes = [record for record in history.records if record.kind is not RecordKind.CALL]
+            host.run_log.log_takeover(run, record_count=len(outcomes))
         driver = Driver(host, run, definition)
         self.drivers[run.key] = driver
         self.drivers_by_run_id[run.id] = driver

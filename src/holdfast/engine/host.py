@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.core.commands import Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
+from holdfast.core.program_execution import ProgramExecution
 from holdfast.core.records import Attempt
 from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import StepCall
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
     from holdfast.engine.held_run import HeldRun
     from holdfast.engine.live_events import LiveEventSource
+    from holdfast.engine.program_run import ProgramRun
 
 
 class OperationExecutor(Protocol):
@@ -179,6 +181,12 @@ class RunHost(Protocol):
 
     def create_timers(self, driver: Driver) -> RunTimers:
         """The timers of a run."""
+        ...
+
+    def create_program(
+        self, driver: Driver, execution: ProgramExecution, function: Callable[[], Any], *, is_async: bool
+    ) -> ProgramRun:
+        """The program of a run. Raises ``UsageError`` if the engine runs no programs."""
         ...
 
     def create_patches(self, history: History) -> Patches:

@@ -23,6 +23,7 @@ from holdfast.codec import DEFAULT_MAX_VALUE_BYTES
 from holdfast.core.commands import Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
+from holdfast.core.program_execution import ProgramExecution
 from holdfast.core.records import Attempt
 from holdfast.engine import forked_child, replay_logging
 from holdfast.engine.announcements import Announcements
@@ -39,6 +40,7 @@ from holdfast.engine.live_events import LiveEventWriter
 from holdfast.engine.loop_watchdog import MAX_BLOCKED_S, LoopWatchdog
 from holdfast.engine.membership import Membership
 from holdfast.engine.poller import Poller
+from holdfast.engine.program_run import ProgramRun
 from holdfast.engine.schedule_ticker import ScheduleTicker
 from holdfast.engine.step_run import StepInterceptor, StepRun
 from holdfast.engine.store_readiness import retry_until_store_ready
@@ -346,6 +348,12 @@ class JournalEngine:
     def create_timers(self, driver: Driver) -> ClockTimers:
         """The timers of a run."""
         return ClockTimers(driver)
+
+    def create_program(
+        self, driver: Driver, execution: ProgramExecution, function: Callable[[], Any], *, is_async: bool
+    ) -> ProgramRun:
+        """The program of a run."""
+        return ProgramRun(self, driver, execution, function, is_async=is_async)
 
     def create_patches(self, history: History) -> Patches:
         """The patches of a run with this history."""

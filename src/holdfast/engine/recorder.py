@@ -112,6 +112,8 @@ class Recorder:
     ) -> None:
         driver = self._driver
         run, host = driver.run, driver.host
+        if kind is not RecordKind.CALL and driver.execution.unsaved_calls:
+            self.record_calls()
         ok, payload, started_at, attempts, preview, value, has_attempt_row, usage, model, memory_change = outcome
         seq, self.next_seq = self.next_seq, self.next_seq + 1
         record = _make_record(
@@ -130,6 +132,13 @@ class Recorder:
         )
         self.add_pending(position if has_position else None)
         host.writer.submit(op, RecordWrite(driver, record, value))
+
+    def record_calls(self) -> None:
+        """Append the calls of a program that are not in the journal yet, before anything that belongs to them."""
+        execution = self._driver.execution
+        unsaved, execution.unsaved_calls = execution.unsaved_calls, ()
+        for call in unsaved:
+            self.record(RecordKind.CALL, call.position, call.name, payload=call.identity.encode())
 
     def save_attempt(self, attempt: Attempt, on_durable: Callable[[], None] | None = None) -> None:
         """Save the state of a step in flight."""
@@ -160,6 +169,8 @@ class Recorder:
         on_durable: Callable[[], None] | None = None,
     ) -> None:
         """Submit a write of this run that is fenced; by default the driver finishes its turn when it is durable."""
+        if self._driver.execution.unsaved_calls:
+            self.record_calls()
         self.add_pending()
         self._driver.host.writer.submit(op, partial(self._on_committed, on_durable))
 

@@ -251,6 +251,9 @@ class EventReader:
 
     def _from_record(self, record: Record) -> Iterator[Event]:
         check_decrypted(record.payload or b"", f"record {record.seq} of run {self._run.id!r}")
+        if record.kind is RecordKind.CALL:
+            self.cursor.seq = record.seq  # the outcome of the call is another record
+            return
         reply = reply_from_record(record)
         if reply is not None and record.name != COMPACTION_STEP:
             yield from self._from_model_reply(record, reply)

@@ -48,7 +48,7 @@ def entry_from_record(
     outcome, reason = _classify_outcome(record)
     entry = JournalEntry(
         seq=record.seq,
-        number=None if record.kind is RecordKind.PATCH else record.position + 1,
+        number=None if record.kind in (RecordKind.PATCH, RecordKind.CALL) else record.position + 1,
         kind=record.kind.label,
         name=record.name,
         related_run_id=record.preview or None if has_run else None,
@@ -77,7 +77,9 @@ def entry_from_record(
 
 
 def is_internal(record: Record, run: Run) -> bool:
-    """Whether a record belongs to an approval or a session, and not to a call in the workflow's code."""
+    """Whether a record belongs to an approval, a session, or a program's log, and not to a call in the code."""
+    if record.kind is RecordKind.CALL:
+        return True
     if record.kind is RecordKind.STEP:
         starts_session = bool(run.session) and record.name == SESSION_STEP and record.position == 0
         return starts_session or record.name in _APPROVAL_STEPS

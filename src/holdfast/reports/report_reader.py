@@ -412,6 +412,7 @@ class _ReportReader:
         counts: Counter[RecordKind] = Counter()
         for segment in self.page.segments:
             counts[segment.kind] += segment.record_count
+        del counts[RecordKind.CALL]
         # Records outside the page are not loaded, so internal ones are counted by what causes them.
         internal_count = sum(1 + approval.reminder_count for approval in approvals)
         counts[RecordKind.STEP] -= internal_count + (is_agent and bool(run.session))

@@ -23,12 +23,14 @@ from holdfast.codec.tags import TAGGED_PREFIX
 from holdfast.core.commands import Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
+from holdfast.core.program_execution import ProgramExecution
 from holdfast.core.records import Attempt, Record, RecordKind, Signal
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.held_run import HeldRun
 from holdfast.engine.journal_writer import AnswerCallback
-from holdfast.errors import ValueTooLarge
+from holdfast.engine.program_run import ProgramRun
+from holdfast.errors import UsageError, ValueTooLarge
 from holdfast.run_log import RunLog
 from holdfast.stores.approvals import RequestApproval, WithdrawApproval, make_answer_name
 from holdfast.stores.change_feed import ChangeFeed
@@ -213,6 +215,15 @@ class TemporalRun:
         """Create the run's timers."""
         self._timers = TemporalTimers(self, driver)
         return self._timers
+
+    def create_program(
+        self, driver: Driver, execution: ProgramExecution, function: Callable[[], Any], *, is_async: bool
+    ) -> ProgramRun:
+        """Programs do not run on Temporal."""
+        raise UsageError(
+            f"{driver.run.workflow!r} is a program, and programs do not run on Temporal yet: use a SQLite or Postgres "
+            "store, or call the framework in the steps of a workflow"
+        )
 
     def create_patches(self, history: History) -> Patches:
         """Create the run's patches."""

@@ -1,0 +1,97 @@
+"""Which program the running code belongs to, and in which logical thread of it the code makes its calls.
+
+A context variable says it. A task inherits it from the task that starts it, and a thread from the code that starts it.
+Each of these that makes a call becomes a logical thread of its own (see ``core.program_calls``).
+
+**Threads.** A thread starts with an empty context unless its starter copies its own: ``asyncio.to_thread`` does, and so
+do some frameworks, but neither ``threading.Thread`` (before Python 3.14) nor ``ThreadPoolExecutor``. Calls made in such
+a thread would not be recorded, and nobody would notice. So once a program runs in this process, threads that code of a
+program starts, and functions that it submits to a pool, run in a copy of its context. Nothing changes for other code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from asyncio import events
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.core.program_calls import LogicalThread
+
+if TYPE_CHECKING:
+    from holdfast.engine.program_run import ProgramRun
+
+
+class ProgramContext(NamedTuple):
+    """The program that code belongs to."""
+
+    run: ProgramRun
+    thread: LogicalThread
+    owner: object
+    """The task, or the number of the thread, that ``thread`` stands for."""
+
+
+current_program: contextvars.ContextVar[ProgramContext | None] = contextvars.ContextVar(
+    "holdfast_program", default=None
+)
+
+
+def find_program() -> ProgramContext | None:
+    """The program that the calling code belongs to, with its logical thread; ``None``: it belongs to none."""
+    found = current_program.get()
+    if found is None:
+        return None
+    owner = get_owner()
+    if found.owner is not owner and found.owner != owner:
+        found = ProgramContext(found.run, LogicalThread(found.thread.container), owner)
+        current_program.set(found)
+    return found
+
+
+def get_owner() -> object:
+    """What distinguishes the running task, or else the running thread, from others."""
+    loop = events._get_running_loop()
+    task = None if loop is None else asyncio.current_task(loop)
+    return threading.get_ident() if task is None else task
+
+
+def copy_context_without_program() -> contextvars.Context:
+    """The caller's context for code that is executed as a part of one call."""
+    context = contextvars.copy_context()
+    context.run(current_program.set, None)
+    return context
+
+
+_is_propagated = False
+
+
+def propagate_to_threads() -> None:
+    """Let threads that code of a program starts inherit its context, from now on."""
+    global _is_propagated
+    if _is_propagated:
+        return
+    _is_propagated = True
+    start, submit = threading.Thread.start, ThreadPoolExecutor.submit
+
+    @wraps(start)
+    def start_in_context(thread: threading.Thread) -> None:
+        if current_program.get() is not None:
+            thread.run = partial(contextvars.copy_context().run, thread.run)  # type: ignore[method-assign]
+        start(thread)
+
+    @wraps(submit)
+    def submit_in_context(
+        pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Future[Any]:
+        if current_program.get() is None:
+            return submit(pool, function, *args, **kwargs)
+        function = partial(contextvars.copy_context().run, function)
+        # In a context without the program: the pool may start a thread, which others will use as well.
+        return copy_context_without_program().run(submit, pool, function, *args, **kwargs)
+
+    threading.Thread.start = start_in_context  # type: ignore[method-assign]
+    ThreadPoolExecutor.submit = submit_in_context  # type: ignore[method-assign]

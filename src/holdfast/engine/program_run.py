@@ -1,0 +1,395 @@
+"""The program of a held run: its task or thread, and the calls that it makes.
+
+An async program is a task on the process's event loop; a plain function has a thread of its own. A program may start
+further tasks, threads, and event loops. A call may come from any of them, so it moves to the engine's event loop,
+becomes a task of the run there (``core.program_execution``), and the caller waits for it where it is.
+
+**Calls in place.** A step runs on the engine's event loop, or in one of its threads. What belongs to the program's own
+loop or thread, such as a tool of an agent, is executed in place: the step waits while the caller executes it. Calls
+that such code makes are recorded, too. The calls inside any other step are part of that step.
+
+**The end.** When the run leaves memory before its program has ended, the program is cancelled, and every call raises
+``RunParked``. A thread cannot be stopped from outside: it ends at its next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from asyncio import events
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future as ThreadFuture
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from holdfast.core.program_calls import LoggedCall, LogicalThread
+from holdfast.core.program_execution import CallSite, ProgramExecution
+from holdfast.engine.program_context import (
+    ProgramContext,
+    copy_context_without_program,
+    current_program,
+    get_owner,
+    propagate_to_threads,
+)
+from holdfast.engine.step_context import StepContext, current_context
+from holdfast.errors import RunParked, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.engine.driver import Driver
+    from holdfast.engine.journal_engine import JournalEngine
+    from holdfast.engine.step_run import StepRun
+
+log = logging.getLogger("holdfast.engine")
+
+T = TypeVar("T")
+
+CANCEL_AFTER_S = 2.0
+"""A program that was cancelled in an earlier process is interrupted after this time at the latest."""
+
+MakeCall = Callable[[], Coroutine[Any, Any, Any]]
+"""Makes the coroutine of a call, which runs on the run's loop."""
+AnyFuture = asyncio.Future[Any] | ThreadFuture[Any]
+
+
+class CallContent(NamedTuple):
+    """The content of a call, by which it is found again."""
+
+    digest: str = ""
+    details: str = ""
+    explain_change: Callable[[LoggedCall], str] | None = None
+    """Describes how it differs from a recorded call."""
+
+
+NO_CONTENT = CallContent()
+
+
+class ProgramRun:
+    """The program of a driver's run."""
+
+    def __init__(
+        self,
+        host: JournalEngine,
+        driver: Driver,
+        execution: ProgramExecution,
+        function: Callable[[], Any],
+        *,
+        is_async: bool,
+    ) -> None:
+        self.execution = execution
+        self.is_closed = False
+        """Whether the run has left memory."""
+        self._host = host
+        self._driver = driver
+        self.loop = host.loop
+        """The engine's event loop."""
+        self._function = function
+        self._is_async = is_async
+        self._is_launched = self._has_ended = False
+        self._task: asyncio.Task[None] | None = None
+        self._cancels_at_new_call = False
+        self._cancels_next_call = False
+        """A plain function makes no call now: the next one raises ``CancelledError``."""
+        self._calls: dict[AnyFuture, asyncio.Task[Any]] = {}
+        """The calls in flight, by the future that the caller waits for."""
+        execution.cancel_program = self.cancel
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the program waits for a call, has not begun, or has ended."""
+        return bool(self._calls) or not self._is_launched or self._has_ended
+
+    # Its life
+
+    def launch(self) -> None:
+        """Start the program, once."""
+        if self._is_launched:
+            return
+        self._is_launched = True
+        propagate_to_threads()
+        if self._cancels_at_new_call:
+            self.loop.call_later(CANCEL_AFTER_S, self._interrupt_waiting)
+        # An empty context: variables in the starter's context would be missing when the program runs again.
+        context = contextvars.Context()
+        if self._is_async:
+            self._task = self.loop.create_task(self._run_async(), context=context)
+        else:
+            target = partial(context.run, self._run_in_thread)
+            threading.Thread(target=target, name=f"program {self._driver.run.id}", daemon=True).start()
+
+    async def _run_async(self) -> None:
+        value = error = None
+        self._enter()
+        try:
+            value = await self._function()
+        except BaseException as raised:
+            error = raised
+        self._task = None
+        self._end(value, error)
+
+    def _run_in_thread(self) -> None:
+        value = error = None
+        self._enter()
+        try:
+            value = self._function()
+        except BaseException as raised:
+            error = raised
+        try:
+            self.loop.call_soon_threadsafe(self._end, value, error)
+        except RuntimeError:
+            log.debug("the program of run %r has ended after its event loop", self._driver.run.id)
+
+    def _enter(self) -> None:
+        current_program.set(ProgramContext(self, self.execution.calls.main_thread, get_owner()))
+
+    def _end(self, value: Any, error: BaseException | None) -> None:
+        self._has_ended = True
+        if not self.is_closed:
+            self.execution.end_program(value, error)
+            self._driver.advance()
+
+    def cancel(self) -> None:
+        """Interrupt the program.
+
+        If that has happened in an earlier process, that process may have recorded what the program did afterwards. So
+        the program is interrupted when it makes the first call without a recorded outcome.
+        """
+        if self._is_launched:
+            self._interrupt()
+        else:
+            self._cancels_at_new_call = True
+
+    def _interrupt_waiting(self) -> None:
+        if self._cancels_at_new_call and not self.is_closed:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._cancels_at_new_call = False
+        if self._task is not None:
+            self._task.cancel()
+        elif not self._is_async:
+            self._cancels_next_call = not self._calls
+            for call in list(self._calls.values()):
+                self._cancel_call(call)
+
+    def close(self) -> None:
+        """The run leaves memory."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        calls, self._calls = self._calls, {}
+        for future in calls:
+            if not future.done():
+                future.set_exception(self._make_parked_error())
+                future.exception()  # a caller that is cancelled does not look at it
+        if self._task is not None:
+            lingering = self._host.lingering_tasks
+            lingering.add(self._task)
+            self._task.add_done_callback(lingering.discard)
+            self._task.cancel()
+
+    def _make_parked_error(self) -> RunParked:
+        return RunParked(f"run {self._driver.run.id!r} is leaving memory")
+
+    # Its calls
+
+    async def call(self, thread: LogicalThread, make: MakeCall, content: CallContent = NO_CONTENT) -> Any:
+        """Make a call, from async code of the program."""
+        future, waiting = self._submit(thread, make, content)
+        try:
+            return await waiting
+        finally:
+            self._abandon(future)
+
+    def call_sync(self, thread: LogicalThread, make: MakeCall, content: CallContent = NO_CONTENT) -> Any:
+        """Make a call, from other code of the program."""
+        future = self._submit_from_thread(thread, make, content)
+        try:
+            return future.result()
+        finally:
+            self._abandon(future)
+
+    async def call_in_place(
+        self, thread: LogicalThread, call: InPlaceCall, function: Callable[[], Awaitable[T]], content: CallContent
+    ) -> T:
+        """Make a call that async code of the program executes itself, unless it is recorded."""
+        future, waiting = self._submit(thread, call.make, content)
+        started = asyncio.wrap_future(call.started)
+        try:
+            await asyncio.wait((waiting, started), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                with self._executing(started.result(), thread):
+                    try:
+                        value, error = await function(), None
+                    except BaseException as raised:
+                        value, error = None, raised
+                if isinstance(error, asyncio.CancelledError):
+                    raise error  # the call is withdrawn
+                call.report(value, error)
+            return await waiting
+        finally:
+            started.cancel()
+            self._abandon(future)
+
+    def call_in_place_sync(
+        self, thread: LogicalThread, call: InPlaceCall, function: Callable[[], T], content: CallContent
+    ) -> T:
+        """Make a call that other code of the program executes itself, unless it is recorded."""
+        future = self._submit_from_thread(thread, call.make, content)
+        future.add_done_callback(lambda _: call.started.cancel())
+        try:
+            try:
+                started = call.started.result()
+            except BaseException:
+                return future.result()  # recorded, or refused
+            with self._executing(started, thread):
+                try:
+                    value, error = function(), None
+                except Exception as raised:
+                    value, error = None, raised
+            call.report(value, error)
+            return future.result()
+        finally:
+            self._abandon(future)
+
+    @contextmanager
+    def _executing(self, started: StartedCall, thread: LogicalThread) -> Generator[None]:
+        """The block that executes a call: its code is in a logical thread of its own."""
+        inner = ProgramContext(self, LogicalThread(started.position), get_owner())
+        token, step_token = current_program.set(inner), current_context.set(started.context)
+        try:
+            yield
+        finally:
+            current_context.reset(step_token)
+            current_program.reset(token)
+
+    def _submit(
+        self, thread: LogicalThread, make: MakeCall, content: CallContent
+    ) -> tuple[AnyFuture, asyncio.Future[Any]]:
+        """Start a call from async code. Returns the future of the call, and the one to wait for on this loop."""
+        context = copy_context_without_program()
+        if events._get_running_loop() is self.loop:
+            future: asyncio.Future[Any] = self.loop.create_future()
+            self._start_call(thread, make, content, context, future)
+            return future, future
+        elsewhere: ThreadFuture[Any] = ThreadFuture()
+        self.loop.call_soon_threadsafe(self._start_call, thread, make, content, context, elsewhere)
+        return elsewhere, asyncio.wrap_future(elsewhere)
+
+    def _submit_from_thread(self, thread: LogicalThread, make: MakeCall, content: CallContent) -> ThreadFuture[Any]:
+        if events._get_running_loop() is self.loop:
+            raise UsageError(
+                f"run {self._driver.run.id!r}: a blocking call cannot be recorded here, because recording it needs the "
+                "event loop that it blocks. Await the async form of the call, or move it to a thread: "
+                "`await asyncio.to_thread(...)`"
+            )
+        future: ThreadFuture[Any] = ThreadFuture()
+        context = copy_context_without_program()
+        self.loop.call_soon_threadsafe(self._start_call, thread, make, content, context, future)
+        return future
+
+    def _start_call(
+        self,
+        thread: LogicalThread,
+        make: MakeCall,
+        content: CallContent,
+        context: contextvars.Context,
+        future: AnyFuture,
+    ) -> None:
+        """Start a call, on the engine's event loop."""
+        if self.is_closed:
+            future.set_exception(self._make_parked_error())
+            return
+        if self._cancels_next_call:
+            self._cancels_next_call = False
+            future.set_exception(asyncio.CancelledError())
+            return
+        execution = self.execution
+        call = execution.start_call(CallSite(thread, *content), context, make, partial(self._on_call_done, future))
+        self._calls[future] = call
+        if self._cancels_at_new_call:
+            while not execution.turn():
+                pass
+            if not call.done():
+                self._interrupt()
+        self._driver.advance()
+
+    def _on_call_done(self, future: AnyFuture, call: asyncio.Task[Any]) -> None:
+        self._calls.pop(future, None)
+        error = asyncio.CancelledError() if call.cancelled() else call.exception()
+        if future.done():
+            return
+        if error is None:
+            future.set_result(call.result())
+        else:
+            future.set_exception(error)
+
+    def _abandon(self, future: AnyFuture) -> None:
+        """The caller no longer waits: withdraw the call, unless it is done."""
+        if events._get_running_loop() is self.loop:
+            if (call := self._calls.pop(future, None)) is not None:
+                self._cancel_call(call)
+        elif future in self._calls:
+            self.loop.call_soon_threadsafe(self._abandon, future)
+
+    def _cancel_call(self, call: asyncio.Task[Any]) -> None:
+        if not (self.is_closed or call.done()):
+            self.execution.loop.call_inside(call.cancel)
+            self._driver.advance()
+
+
+class StartedCall(NamedTuple):
+    """A call that is to be executed in place."""
+
+    context: StepContext
+    position: int
+
+
+class InPlaceCall:
+    """A call that its caller executes: the step waits until it has.
+
+    Args:
+        program: the program.
+        make_call: makes the call of a step with the given function.
+    """
+
+    def __init__(
+        self, program: ProgramRun, make_call: Callable[[Callable[..., Any]], Coroutine[Any, Any, Any]]
+    ) -> None:
+        self.started: ThreadFuture[StartedCall] = ThreadFuture()
+        """Done when the caller must execute the call; cancelled if the call has an outcome already."""
+        self._loop = program.loop
+        self._make_call = make_call
+        self._outcome: asyncio.Future[Any] | None = None
+
+    def make(self) -> Coroutine[Any, Any, Any]:
+        """Make the coroutine of the call."""
+        return self._make_call(self._wait_for_caller)
+
+    async def _wait_for_caller(self, *_: Any, **__: Any) -> Any:
+        """The function of the step."""
+        context = current_context.get()
+        step_run: StepRun = context._executor  # type: ignore[assignment]
+        outcome = self._outcome = self._loop.create_future()
+        self.started.set_result(StartedCall(context, step_run.command.position))
+        return await outcome
+
+    def report(self, value: Any, error: BaseException | None) -> None:
+        """Report the outcome, from any thread."""
+        if events._get_running_loop() is self._loop:
+            self._report(value, error)
+        else:
+            self._loop.call_soon_threadsafe(self._report, value, error)
+
+    def _report(self, value: Any, error: BaseException | None) -> None:
+        outcome = self._outcome
+        if outcome is None or outcome.done():
+            return
+        if error is None:
+            outcome.set_result(value)
+        elif isinstance(error, StopIteration):  # a future cannot carry it
+            outcome.set_exception(RuntimeError("the step raised StopIteration"))
+        else:
+            outcome.set_exception(error)

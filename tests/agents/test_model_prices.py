@@ -30,10 +30,10 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
 from holdfast.admission.usage import Usage
-from holdfast.agents.models import prices
 from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.model_call import ModelCall
 from holdfast.agents.models.prices import TOKENS_PER_FILE, compute_cost, estimate_usage, usage_from_response
+from holdfast.services import model_prices as prices
 
 WHEN = datetime(2026, 11, 15, tzinfo=UTC)
 

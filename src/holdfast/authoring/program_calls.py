@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from asyncio import events
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.codec import compute_content_digest
+from holdfast.engine.in_place_call import BeforeCall, InPlaceCall
 from holdfast.engine.program_context import ProgramContext, find_program
-from holdfast.engine.program_run import CallContent, InPlaceCall
+from holdfast.engine.program_run import CallContent
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,31 +29,35 @@ def call_step(program: ProgramContext, step: StepDefinition, args: tuple[Any, ..
     if step.is_async or events._get_running_loop() is not None:
         return _await_step(step, args, kwargs)
     run, thread, _ = program
-    return run.call_sync(thread, lambda: _invoke(program, step, args, kwargs), _describe(step, args, kwargs))
+    return run.call_sync(thread, lambda: _invoke(program, step, args, kwargs), _describe(args, kwargs))
 
 
 async def _await_step(step: StepDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     program = _get_program()  # of the task that awaits the call, which may be another one
     run, thread, _ = program
-    return await run.call(thread, lambda: _invoke(program, step, args, kwargs), _describe(step, args, kwargs))
+    return await run.call(thread, lambda: _invoke(program, step, args, kwargs), _describe(args, kwargs))
 
 
-async def call_in_place(
-    step: StepDefinition, function: Callable[[], Awaitable[T]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> T:
-    """Call a step in async code of a program, with a function that is executed there instead of the step's own."""
+def open_in_place_call(
+    step: StepDefinition,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    content: CallContent | None = None,
+    *,
+    before: BeforeCall | None = None,
+    is_opaque: bool = False,
+) -> InPlaceCall:
+    """A call of a step that its caller in the program executes itself: see ``engine.in_place_call``."""
+    if step.retry.retries != 0 or step.timeout_s is not None:
+        raise UsageError(f"{step.name!r} is executed by the program itself, and so can have no retries and no timeout")
     program = _get_program()
-    call = _make_in_place_call(program, step, args, kwargs)
-    return await program.run.call_in_place(program.thread, call, function, _describe(step, args, kwargs))
 
+    def make(function: Callable[..., Any]) -> Coroutine[Any, Any, Any]:
+        return _invoke(program, replace(step, function=function, is_async=True), args, kwargs)
 
-def call_in_place_sync(
-    step: StepDefinition, function: Callable[[], T], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> T:
-    """Call a step in other code of a program, with a function that is executed there instead of the step's own."""
-    program = _get_program()
-    call = _make_in_place_call(program, step, args, kwargs)
-    return program.run.call_in_place_sync(program.thread, call, function, _describe(step, args, kwargs))
+    return InPlaceCall(
+        program.run, program.thread, content or _describe(args, kwargs), make, before=before, is_opaque=is_opaque
+    )
 
 
 async def call_workflow(program: ProgramContext, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> Any:
@@ -81,6 +86,14 @@ async def call_workflow_api(program: ProgramContext, make: Callable[[], Coroutin
     return await program.run.call(program.thread, make, CallContent(compute_content_digest(*content)))
 
 
+def wait_for_signal_sync(name: str) -> Any:
+    """Wait for a signal in a thread of a program."""
+    from holdfast.authoring.workflow_api import wait_for_signal
+
+    run, thread, _ = _get_program()
+    return run.call_sync(thread, lambda: wait_for_signal(name), CallContent(compute_content_digest("signal", name)))
+
+
 def _invoke(
     program: ProgramContext, step: StepDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Coroutine[Any, Any, Any]:
@@ -89,19 +102,7 @@ def _invoke(
     return (step.invoke or invoke)(program.run.execution, step, args, dict(kwargs))
 
 
-def _make_in_place_call(
-    program: ProgramContext, step: StepDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> InPlaceCall:
-    if step.retry.retries != 0 or step.timeout_s is not None:
-        raise UsageError(f"{step.name!r} is executed by the program itself, and so can have no retries and no timeout")
-
-    def make(function: Callable[..., Any]) -> Coroutine[Any, Any, Any]:
-        return _invoke(program, replace(step, function=function, is_async=True), args, kwargs)
-
-    return InPlaceCall(program.run, make)
-
-
-def _describe(step: StepDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallContent:
+def _describe(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallContent:
     return CallContent(compute_content_digest(args, dict(kwargs)))
 
 

@@ -44,7 +44,7 @@ class CallIdentity(NamedTuple):
     container: int = -1
     """The position of the call that executes the thread's code; -1: none."""
     details: str = ""
-    """What the caller wants to compare later, such as the request of a model call."""
+    """JSON that describes the call, for people: the request of a model call, or the id of a tool call."""
 
     def encode(self) -> bytes:
         """The payload of the record."""

@@ -28,14 +28,19 @@ _COMPENSATIONS = -2
 """The container of the logical thread that compensates the program's steps."""
 
 
+DescribeCall = Callable[[int], str]
+"""Returns the details of a call at this position, for its record. It is called also if the call is recorded already."""
+ExplainChange = Callable[[LoggedCall, Callable[[int], LoggedCall | None]], str]
+"""Describes how a call differs from the recorded one that is expected; it can look up calls by their positions."""
+
+
 class CallSite(NamedTuple):
     """A call that the program makes."""
 
     thread: LogicalThread
     digest: str = ""
-    details: str = ""
-    explain_change: Callable[[LoggedCall], str] | None = None
-    """Describes how it differs from a recorded call."""
+    describe: DescribeCall | None = None
+    explain_change: ExplainChange | None = None
 
 
 current_call_site: contextvars.ContextVar[CallSite] = contextvars.ContextVar("holdfast_call_site")
@@ -117,8 +122,10 @@ class ProgramExecution(Execution):
         except ProgramChanged as changed:
             self.fatal_error = self.fatal_error or self._make_change_error(changed.recorded, name, site)
             raise self.fatal_error from None
+        position = self.calls.next_position if logged is None else logged.position
+        details = "" if site.describe is None else site.describe(position)
         if logged is None:
-            logged = self.calls.add(site.thread, kind, name, site.digest, site.details)
+            logged = self.calls.add(site.thread, kind, name, site.digest, details)
             self.unsaved_calls = (*self.unsaved_calls, logged)
             self._issued_count = self.calls.next_position
         command = Command(loop, self, kind, logged.position, name, call)
@@ -202,7 +209,7 @@ class ProgramExecution(Execution):
         )
 
     def _make_change_error(self, recorded: LoggedCall, name: str, site: CallSite) -> NonDeterminismError:
-        explanation = "" if site.explain_change is None else site.explain_change(recorded)
+        explanation = "" if site.explain_change is None else site.explain_change(recorded, self.calls.get)
         if not explanation:
             what = "other arguments" if recorded.name == name else f"a call of {recorded.name!r}"
             explanation = f"  recorded: {what}"

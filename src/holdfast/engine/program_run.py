@@ -4,10 +4,6 @@ An async program is a task on the process's event loop; a plain function has a t
 further tasks, threads, and event loops. A call may come from any of them, so it moves to the engine's event loop,
 becomes a task of the run there (``core.program_execution``), and the caller waits for it where it is.
 
-**Calls in place.** A step runs on the engine's event loop, or in one of its threads. What belongs to the program's own
-loop or thread, such as a tool of an agent, is executed in place: the step waits while the caller executes it. Calls
-that such code makes are recorded, too. The calls inside any other step are part of that step.
-
 **The end.** When the run leaves memory before its program has ended, the program is cancelled, and every call raises
 ``RunParked``. A thread cannot be stopped from outside: it ends at its next call.
 """
@@ -19,14 +15,13 @@ import contextvars
 import logging
 import threading
 from asyncio import events
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future as ThreadFuture
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from holdfast.core.program_calls import LoggedCall, LogicalThread
-from holdfast.core.program_execution import CallSite, ProgramExecution
+from holdfast.core.program_calls import LogicalThread
+from holdfast.core.program_execution import CallSite, DescribeCall, ExplainChange, ProgramExecution
 from holdfast.engine.program_context import (
     ProgramContext,
     copy_context_without_program,
@@ -34,13 +29,11 @@ from holdfast.engine.program_context import (
     get_owner,
     propagate_to_threads,
 )
-from holdfast.engine.step_context import StepContext, current_context
 from holdfast.errors import RunParked, UsageError
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
     from holdfast.engine.journal_engine import JournalEngine
-    from holdfast.engine.step_run import StepRun
 
 log = logging.getLogger("holdfast.engine")
 
@@ -58,9 +51,8 @@ class CallContent(NamedTuple):
     """The content of a call, by which it is found again."""
 
     digest: str = ""
-    details: str = ""
-    explain_change: Callable[[LoggedCall], str] | None = None
-    """Describes how it differs from a recorded call."""
+    describe: DescribeCall | None = None
+    explain_change: ExplainChange | None = None
 
 
 NO_CONTENT = CallContent()
@@ -81,6 +73,8 @@ class ProgramRun:
         self.execution = execution
         self.is_closed = False
         """Whether the run has left memory."""
+        self.extras: dict[str, object] = {}
+        """What adapters for frameworks remember about this run, by their names."""
         self._host = host
         self._driver = driver
         self.loop = host.loop
@@ -197,75 +191,21 @@ class ProgramRun:
 
     async def call(self, thread: LogicalThread, make: MakeCall, content: CallContent = NO_CONTENT) -> Any:
         """Make a call, from async code of the program."""
-        future, waiting = self._submit(thread, make, content)
+        future, waiting = self.submit(thread, make, content)
         try:
             return await waiting
         finally:
-            self._abandon(future)
+            self.abandon(future)
 
     def call_sync(self, thread: LogicalThread, make: MakeCall, content: CallContent = NO_CONTENT) -> Any:
         """Make a call, from other code of the program."""
-        future = self._submit_from_thread(thread, make, content)
+        future = self.submit_from_thread(thread, make, content)
         try:
             return future.result()
         finally:
-            self._abandon(future)
+            self.abandon(future)
 
-    async def call_in_place(
-        self, thread: LogicalThread, call: InPlaceCall, function: Callable[[], Awaitable[T]], content: CallContent
-    ) -> T:
-        """Make a call that async code of the program executes itself, unless it is recorded."""
-        future, waiting = self._submit(thread, call.make, content)
-        started = asyncio.wrap_future(call.started)
-        try:
-            await asyncio.wait((waiting, started), return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
-                with self._executing(started.result(), thread):
-                    try:
-                        value, error = await function(), None
-                    except BaseException as raised:
-                        value, error = None, raised
-                if isinstance(error, asyncio.CancelledError):
-                    raise error  # the call is withdrawn
-                call.report(value, error)
-            return await waiting
-        finally:
-            started.cancel()
-            self._abandon(future)
-
-    def call_in_place_sync(
-        self, thread: LogicalThread, call: InPlaceCall, function: Callable[[], T], content: CallContent
-    ) -> T:
-        """Make a call that other code of the program executes itself, unless it is recorded."""
-        future = self._submit_from_thread(thread, call.make, content)
-        future.add_done_callback(lambda _: call.started.cancel())
-        try:
-            try:
-                started = call.started.result()
-            except BaseException:
-                return future.result()  # recorded, or refused
-            with self._executing(started, thread):
-                try:
-                    value, error = function(), None
-                except Exception as raised:
-                    value, error = None, raised
-            call.report(value, error)
-            return future.result()
-        finally:
-            self._abandon(future)
-
-    @contextmanager
-    def _executing(self, started: StartedCall, thread: LogicalThread) -> Generator[None]:
-        """The block that executes a call: its code is in a logical thread of its own."""
-        inner = ProgramContext(self, LogicalThread(started.position), get_owner())
-        token, step_token = current_program.set(inner), current_context.set(started.context)
-        try:
-            yield
-        finally:
-            current_context.reset(step_token)
-            current_program.reset(token)
-
-    def _submit(
+    def submit(
         self, thread: LogicalThread, make: MakeCall, content: CallContent
     ) -> tuple[AnyFuture, asyncio.Future[Any]]:
         """Start a call from async code. Returns the future of the call, and the one to wait for on this loop."""
@@ -278,7 +218,8 @@ class ProgramRun:
         self.loop.call_soon_threadsafe(self._start_call, thread, make, content, context, elsewhere)
         return elsewhere, asyncio.wrap_future(elsewhere)
 
-    def _submit_from_thread(self, thread: LogicalThread, make: MakeCall, content: CallContent) -> ThreadFuture[Any]:
+    def submit_from_thread(self, thread: LogicalThread, make: MakeCall, content: CallContent) -> ThreadFuture[Any]:
+        """Start a call from other code."""
         if events._get_running_loop() is self.loop:
             raise UsageError(
                 f"run {self._driver.run.id!r}: a blocking call cannot be recorded here, because recording it needs the "
@@ -326,70 +267,15 @@ class ProgramRun:
         else:
             future.set_exception(error)
 
-    def _abandon(self, future: AnyFuture) -> None:
+    def abandon(self, future: AnyFuture) -> None:
         """The caller no longer waits: withdraw the call, unless it is done."""
         if events._get_running_loop() is self.loop:
             if (call := self._calls.pop(future, None)) is not None:
                 self._cancel_call(call)
         elif future in self._calls:
-            self.loop.call_soon_threadsafe(self._abandon, future)
+            self.loop.call_soon_threadsafe(self.abandon, future)
 
     def _cancel_call(self, call: asyncio.Task[Any]) -> None:
         if not (self.is_closed or call.done()):
             self.execution.loop.call_inside(call.cancel)
             self._driver.advance()
-
-
-class StartedCall(NamedTuple):
-    """A call that is to be executed in place."""
-
-    context: StepContext
-    position: int
-
-
-class InPlaceCall:
-    """A call that its caller executes: the step waits until it has.
-
-    Args:
-        program: the program.
-        make_call: makes the call of a step with the given function.
-    """
-
-    def __init__(
-        self, program: ProgramRun, make_call: Callable[[Callable[..., Any]], Coroutine[Any, Any, Any]]
-    ) -> None:
-        self.started: ThreadFuture[StartedCall] = ThreadFuture()
-        """Done when the caller must execute the call; cancelled if the call has an outcome already."""
-        self._loop = program.loop
-        self._make_call = make_call
-        self._outcome: asyncio.Future[Any] | None = None
-
-    def make(self) -> Coroutine[Any, Any, Any]:
-        """Make the coroutine of the call."""
-        return self._make_call(self._wait_for_caller)
-
-    async def _wait_for_caller(self, *_: Any, **__: Any) -> Any:
-        """The function of the step."""
-        context = current_context.get()
-        step_run: StepRun = context._executor  # type: ignore[assignment]
-        outcome = self._outcome = self._loop.create_future()
-        self.started.set_result(StartedCall(context, step_run.command.position))
-        return await outcome
-
-    def report(self, value: Any, error: BaseException | None) -> None:
-        """Report the outcome, from any thread."""
-        if events._get_running_loop() is self._loop:
-            self._report(value, error)
-        else:
-            self._loop.call_soon_threadsafe(self._report, value, error)
-
-    def _report(self, value: Any, error: BaseException | None) -> None:
-        outcome = self._outcome
-        if outcome is None or outcome.done():
-            return
-        if error is None:
-            outcome.set_result(value)
-        elif isinstance(error, StopIteration):  # a future cannot carry it
-            outcome.set_exception(RuntimeError("the step raised StopIteration"))
-        else:
-            outcome.set_exception(error)

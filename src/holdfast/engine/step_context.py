@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.admission.usage import Usage
-from holdfast.engine.definitions import StepDefinition
+from holdfast.engine.definitions import ModelUsage, StepDefinition
 from holdfast.errors import UsageError
+from holdfast.services.model_prices import TokenCounts, make_usage
 from holdfast.stores.contract import History
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import ClientOp, OpStatus, Run
@@ -27,6 +29,8 @@ class StepExecutor(Protocol):
 
     memory_change: MemoryChange | None
     """A change of memory, committed once with the record of this step, if the step succeeds."""
+    reported_usage: ModelUsage | None
+    """What the step's code has reported: see ``StepContext.report_usage``."""
 
     @property
     def step(self) -> StepDefinition:
@@ -164,6 +168,35 @@ class StepContext:
         For an async step that is about to do something, and could not tell after a crash whether it has.
         """
         await self._executor.save_progress(self, progress)
+
+    def report_usage(
+        self,
+        model: str,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cached_tokens: int = 0,
+        cost: Decimal | float | None = None,
+    ) -> None:
+        """Report a model call that the step's own code has made: it counts in the usage and the budget of the run.
+
+        May be called several times; the sum is recorded with the step's outcome, also if the step fails. Calls in an
+        attempt that is repeated count as well.
+
+        Args:
+            model: the model, as in ``"openai:gpt-4o"``.
+            input_tokens: all tokens that were sent, with the cached ones.
+            output_tokens: all tokens of the answer.
+            cached_tokens: the sent tokens that the provider had in its cache.
+            cost: dollars; default: the tokens at the model's known price.
+        """
+        counts = TokenCounts(input_tokens, output_tokens, cached_tokens, cost=cost)
+        for name, count in vars(counts).items():
+            if count is not None and count < 0:
+                raise UsageError(f"report_usage: {name}={count} is negative")
+        usage = make_usage(model, counts)
+        earlier = self._executor.reported_usage
+        self._executor.reported_usage = ModelUsage(usage if earlier is None else earlier.usage + usage, model)
 
     def publish_text(self, text: str) -> None:
         """Publish a piece of text to the followers of the run, as a "text" event; from any thread.

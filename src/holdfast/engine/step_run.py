@@ -30,7 +30,7 @@ from holdfast.core.records import Attempt
 from holdfast.engine import forked_child, run_approvals
 from holdfast.engine.attempts import LEASE_POLL_INTERVAL_S, make_attempt, make_self_cancelled_error
 from holdfast.engine.budget_reservation import reserve_budget
-from holdfast.engine.definitions import StepCall, StepDefinition
+from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
 from holdfast.engine.live_events import LiveEventBuffer
 from holdfast.engine.step_context import StepContext, current_context
 from holdfast.engine.step_outcome import StepOutcome, make_step_outcome
@@ -61,6 +61,7 @@ class StepRun:
     is_withdrawn = False
     memory_change: MemoryChange | None = None
     """The change of memory by the current attempt: see ``StepExecutor.memory_change``."""
+    reported_usage: ModelUsage | None = None
     has_prior_intent = False
     """Whether an earlier worker was about to start this ``once`` step, and may have."""
     retry_at: float | None = None
@@ -374,7 +375,7 @@ class StepRun:
     def _make_success(self, value: Any) -> StepOutcome:
         """The outcome of a call that returned this value."""
         step = self.call.step
-        usage, model = None, ""
+        usage, model = self.reported_usage or (None, "")
         if self.committed_output is not None:
             payload, decoded = self.committed_output
         else:
@@ -399,6 +400,8 @@ class StepRun:
     def _make_failure(self, error: BaseException, usage: Usage | None = None, model: str = "") -> StepOutcome:
         """The outcome of a step that has failed for good."""
         payload = encode_error(error)
+        if usage is None:
+            usage, model = self.reported_usage or (None, "")
         if not (self.is_withdrawn or self.driver.is_closed):
             self.host.run_log.log_step_failure(self.run, self.step.name, self.attempt_number, payload)
         return StepOutcome(

@@ -107,6 +107,7 @@ class StepAttempt:
         save_past: Callable[[PastAttempts], Coroutine[Any, Any, None]],
     ) -> None:
         self.memory_change: MemoryChange | None = None
+        self.reported_usage: ModelUsage | None = None
         self.run = started_command.run
         self.engine = engine
         self._call: StepCall = started_command.command.call
@@ -192,7 +193,7 @@ class StepAttempt:
 
     async def _encode_outcome(self, value: Any) -> Outcome:
         step = self.step
-        self._used = None if step.read_usage is None else step.read_usage(value)
+        self._used = self.reported_usage if step.read_usage is None else step.read_usage(value)
         label = f"the output of step {step.name!r}"
         try:
             payload, _ = step.output_codec.round_trip(value, label)

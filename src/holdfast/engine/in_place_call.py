@@ -1,0 +1,203 @@
+"""Calls that the program executes itself, where they are made.
+
+A step runs on the engine's event loop, or in one of its threads. What belongs to the program's own loop or thread, such
+as a tool of an agent or a streamed answer of a model, is executed in place: the step waits while the caller executes
+it, and then records the outcome that the caller reports.
+
+Calls that such code makes are recorded, too, in a logical thread of their own. An *opaque* call is one step with all
+that happens in it: the calls in it are not recorded.
+
+A caller that does not report an outcome withdraws the call. If the program makes it again, it has the same position.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import events
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future as ThreadFuture
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from holdfast.core.program_calls import LogicalThread
+from holdfast.engine.program_context import ProgramContext, current_program, get_owner
+from holdfast.engine.step_context import StepContext, current_context
+
+if TYPE_CHECKING:
+    from holdfast.engine.program_run import CallContent, ProgramRun
+    from holdfast.engine.step_run import StepRun
+
+T = TypeVar("T")
+
+MakeStepCall = Callable[[Callable[..., Any]], Coroutine[Any, Any, Any]]
+"""Makes the coroutine that calls the step, with this function in place of the step's own."""
+BeforeCall = Callable[[], Awaitable[None]]
+"""Awaited in the step, on the engine's event loop, before the caller executes the call."""
+
+
+class NotRecorded(Exception):
+    """Raised by a function that is executed in place, to withdraw the call and return this value to its caller."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__("the call is withdrawn")
+        self.value = value
+
+
+class _StartedCall(NamedTuple):
+    """A call that the caller must execute."""
+
+    context: StepContext
+    position: int
+
+
+class InPlaceCall:
+    """One call in place: ``start`` it, execute it unless it is recorded, ``report`` its outcome, and ``close`` it.
+
+    Args:
+        run: the program.
+        thread: the logical thread that makes the call.
+        content: the content of the call.
+        make_step_call: makes the call of its step.
+        before: see ``BeforeCall``.
+        is_opaque: whether the calls in it are not recorded.
+    """
+
+    def __init__(
+        self,
+        run: ProgramRun,
+        thread: LogicalThread,
+        content: CallContent,
+        make_step_call: MakeStepCall,
+        *,
+        before: BeforeCall | None = None,
+        is_opaque: bool = False,
+    ) -> None:
+        self._run = run
+        self._thread = thread
+        self._content = content
+        self._make_step_call = make_step_call
+        self._before = before
+        self._is_opaque = is_opaque
+        self._started: ThreadFuture[_StartedCall] = ThreadFuture()
+        """Done when the caller must execute the call; cancelled if the call has an outcome already."""
+        self._reported: asyncio.Future[Any] | None = None
+        self._future: Any = None
+        self._waiting: asyncio.Future[Any] | None = None
+
+    # In the step, on the engine's event loop
+
+    def _make(self) -> Coroutine[Any, Any, Any]:
+        return self._make_step_call(self._wait_for_caller)
+
+    async def _wait_for_caller(self, *_: Any, **__: Any) -> Any:
+        """The function of the step."""
+        if self._before is not None:
+            await self._before()
+        context = current_context.get()
+        step_run: StepRun = context._executor  # type: ignore[assignment]
+        reported = self._reported = self._run.loop.create_future()
+        self._started.set_result(_StartedCall(context, step_run.command.position))
+        return await reported
+
+    def _set_reported(self, value: Any, error: BaseException | None) -> None:
+        reported = self._reported
+        if reported is None or reported.done():
+            return
+        if error is None:
+            reported.set_result(value)
+        elif isinstance(error, StopIteration):  # a future cannot carry it
+            reported.set_exception(RuntimeError("the step raised StopIteration"))
+        else:
+            reported.set_exception(error)
+
+    # For the caller
+
+    async def start(self) -> bool:
+        """Start the call from async code. Returns whether the caller must execute it: no outcome is recorded."""
+        self._future, self._waiting = self._run.submit(self._thread, self._make, self._content)
+        started = asyncio.wrap_future(self._started)
+        await asyncio.wait((self._waiting, started), return_when=asyncio.FIRST_COMPLETED)
+        if not self._waiting.done():
+            return True
+        started.cancel()
+        return False
+
+    def start_sync(self) -> bool:
+        """Start the call from other code."""
+        future = self._future = self._run.submit_from_thread(self._thread, self._make, self._content)
+        future.add_done_callback(lambda _: self._started.cancel())
+        try:
+            self._started.result()
+        except BaseException:  # recorded, or refused
+            if not future.done():
+                raise
+            return False
+        return True
+
+    @contextmanager
+    def executing(self) -> Generator[StepContext]:
+        """The block in which the caller executes the call; a stream has one for each of its parts."""
+        started = self._started.result()
+        inner = None if self._is_opaque else ProgramContext(self._run, LogicalThread(started.position), get_owner())
+        token, step_token = current_program.set(inner), current_context.set(started.context)
+        try:
+            yield started.context
+        finally:
+            current_context.reset(step_token)
+            current_program.reset(token)
+
+    def report(self, value: Any, error: BaseException | None = None) -> None:
+        """Report the outcome, which is then recorded; from any thread."""
+        if events._get_running_loop() is self._run.loop:
+            self._set_reported(value, error)
+        else:
+            self._run.loop.call_soon_threadsafe(self._set_reported, value, error)
+
+    async def wait(self) -> Any:
+        """The recorded outcome: the value, or an exception."""
+        assert self._waiting is not None
+        return await self._waiting
+
+    def wait_sync(self) -> Any:
+        """The same, from other code."""
+        return self._future.result()
+
+    def close(self) -> None:
+        """Withdraw the call, unless it has an outcome."""
+        self._started.cancel()
+        if self._future is not None:
+            self._run.abandon(self._future)
+
+    # A call of a function
+
+    async def call(self, function: Callable[[], Awaitable[T]]) -> T:
+        """The recorded outcome of the function."""
+        try:
+            if await self.start():
+                with self.executing():
+                    try:
+                        value, error = await function(), None
+                    except NotRecorded as unrecorded:
+                        return unrecorded.value
+                    except Exception as raised:
+                        value, error = None, raised
+                self.report(value, error)
+            return await self.wait()
+        finally:
+            self.close()
+
+    def call_sync(self, function: Callable[[], T]) -> T:
+        """The same, from other code."""
+        try:
+            if self.start_sync():
+                with self.executing():
+                    try:
+                        value, error = function(), None
+                    except NotRecorded as unrecorded:
+                        return unrecorded.value
+                    except Exception as raised:
+                        value, error = None, raised
+                self.report(value, error)
+            return self.wait_sync()
+        finally:
+            self.close()

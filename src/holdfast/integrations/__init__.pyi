@@ -1,0 +1,13 @@
+from holdfast.integrations.model_call import AnswerCodec as AnswerCodec
+from holdfast.integrations.model_call import ModelAnswer as ModelAnswer
+from holdfast.integrations.model_call import ModelInput as ModelInput
+from holdfast.integrations.model_call import parse_arguments as parse_arguments
+from holdfast.integrations.model_call import record_model_call as record_model_call
+from holdfast.integrations.model_call import record_model_call_sync as record_model_call_sync
+from holdfast.integrations.model_call import record_model_stream as record_model_stream
+from holdfast.integrations.model_call import record_model_stream_sync as record_model_stream_sync
+from holdfast.integrations.tool_call import describe_failure as describe_failure
+from holdfast.integrations.tool_call import record_tool_call as record_tool_call
+from holdfast.integrations.tool_call import record_tool_call_sync as record_tool_call_sync
+from holdfast.reports.recorded_reply import ToolCallReport as ToolCallReport
+from holdfast.services.model_prices import TokenCounts as TokenCounts

@@ -1,0 +1,166 @@
+"""The requests of a program's model calls, recorded for people: for the conversation, and to show what has changed.
+
+A conversation grows by a few messages from call to call, and each call sends all of it. So a call records only what it
+adds to an earlier call of the run: its *base*, of which it keeps the first messages. Requests are recorded in the
+details of ``CALL`` records (see ``core.program_calls``)::
+
+    {"model": "openai:gpt-4o", "base": 3, "kept": 4, "added": [{"role": "user", "content": "..."}], "settings": {...}}
+
+``settings`` is left out if they are those of the base. Long texts are shortened, except in what identifies the call.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from holdfast.codec import compute_content_digest
+from holdfast.codec.canonical import to_canonical_bytes
+from holdfast.codec.formatting import truncate
+from holdfast.core.program_calls import LoggedCall
+from holdfast.engine.program_run import CallContent
+
+if TYPE_CHECKING:
+    from holdfast.engine.program_run import ProgramRun
+
+MAX_TEXT_LENGTH = 20_000
+"""Maximum number of characters of a recorded text."""
+MAX_DIFF_LINES = 40
+
+Message = Mapping[str, Any]
+FindCall = Callable[[int], LoggedCall | None]
+
+
+class MadeRequest:
+    """A request that a program makes."""
+
+    def __init__(self, model: str, messages: Sequence[Message], settings: Mapping[str, Any]) -> None:
+        self.model = model
+        self.messages = messages
+        self.settings = settings
+        self.settings_digest = compute_content_digest(model, settings)
+        self.prefix_digests: list[bytes] = []
+        """For each message, a digest of the conversation up to it."""
+        running = hashlib.blake2b(digest_size=16)
+        for message in messages:
+            running.update(to_canonical_bytes(message))
+            self.prefix_digests.append(running.digest())
+
+    @property
+    def digest(self) -> str:
+        """Identifies the request."""
+        whole = self.prefix_digests[-1].hex() if self.prefix_digests else ""
+        return compute_content_digest(self.settings_digest, whole)
+
+
+class _KnownRequest(NamedTuple):
+    position: int
+    settings_digest: str
+
+
+class RequestLog:
+    """The requests that a program has made in this process."""
+
+    def __init__(self) -> None:
+        self._by_digest: dict[bytes, _KnownRequest] = {}
+        """By the digest of the whole conversation that was sent."""
+
+    def make_content(self, request: MadeRequest) -> CallContent:
+        """The content of the call that makes this request."""
+        return CallContent(request.digest, partial(self._describe, request), partial(explain_change, request))
+
+    def _describe(self, request: MadeRequest, position: int) -> str:
+        """The request of the call at this position, for its record; called on the engine's event loop."""
+        details: dict[str, Any] = {"model": request.model}
+        kept = 0
+        digests = request.prefix_digests
+        base = None
+        for count in range(len(digests), 0, -1):
+            base = self._by_digest.get(digests[count - 1])
+            if base is not None and base.position != position:
+                kept = count
+                break
+        if kept and base is not None:
+            details |= {"base": base.position, "kept": kept}
+        details["added"] = [_shorten(message) for message in request.messages[kept:]]
+        if not kept or base is None or base.settings_digest != request.settings_digest:
+            details["settings"] = _shorten(request.settings)
+        if digests:
+            self._by_digest.setdefault(digests[-1], _KnownRequest(position, request.settings_digest))
+        return json.dumps(details, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def get_request_log(program: ProgramRun) -> RequestLog:
+    """The log of this program."""
+    return cast(RequestLog, program.extras.setdefault("requests", RequestLog()))
+
+
+def _shorten(value: Any) -> Any:
+    """The same data with shorter texts."""
+    if isinstance(value, str):
+        return truncate(value, MAX_TEXT_LENGTH)
+    if isinstance(value, Mapping):
+        return {str(key): _shorten(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_shorten(item) for item in cast("Sequence[Any]", value)]
+    return value
+
+
+# What has changed
+
+
+def explain_change(request: MadeRequest, recorded: LoggedCall, find_call: FindCall) -> str:
+    """The differences between the recorded request and the one that the program makes now."""
+    details = _parse(recorded)
+    if details is None or "added" not in details:
+        return ""
+    before = _format_request(details["model"], _read_settings(details, find_call), _read_messages(details, find_call))
+    now = _format_request(request.model, _shorten(request.settings), [_shorten(one) for one in request.messages])
+    lines = list(difflib.unified_diff(before, now, "recorded", "now", lineterm="", n=2))
+    if len(lines) > MAX_DIFF_LINES:
+        lines = [*lines[:MAX_DIFF_LINES], f"... {len(lines) - MAX_DIFF_LINES} more lines"]
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _parse(call: LoggedCall | None) -> dict[str, Any] | None:
+    if call is None or not call.identity.details:
+        return None
+    try:
+        return json.loads(call.identity.details)
+    except ValueError:
+        return None
+
+
+def _read_messages(details: Mapping[str, Any], find_call: FindCall) -> list[Any]:
+    """All messages of a recorded request."""
+    added: list[list[Any]] = []
+    kept: int | None = None
+    current: Mapping[str, Any] | None = details
+    while current is not None:
+        added.append(current["added"] if kept is None else current["added"][: max(0, kept - current.get("kept", 0))])
+        kept = current.get("kept", 0) if kept is None else min(kept, current.get("kept", 0))
+        current = _parse(find_call(current["base"])) if "base" in current else None
+    return [message for part in reversed(added) for message in part]
+
+
+def _read_settings(details: Mapping[str, Any], find_call: FindCall) -> Any:
+    current: Mapping[str, Any] | None = details
+    while current is not None and "settings" not in current:
+        current = _parse(find_call(current["base"])) if "base" in current else None
+    return {} if current is None else current["settings"]
+
+
+def _format_request(model: str, settings: Any, messages: Sequence[Any]) -> list[str]:
+    lines = [f"model: {model}"]
+    lines += json.dumps(settings, ensure_ascii=False, indent=1, sort_keys=True).splitlines()
+    for message in messages:
+        lines.append("--- message")
+        for name, value in sorted(cast("dict[str, Any]", message).items()):
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)
+            first, *rest = text.splitlines() or [""]
+            lines += [f"{name}: {first}", *(f"  {line}" for line in rest)]
+    return lines

@@ -60,6 +60,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="some",
         help="whether all tests of the engine, and those with real processes, run on PostgreSQL as well",
     )
+    frameworks = parser.getgroup("frameworks")
+    frameworks.addoption(
+        "--kills", type=int, default=2, help="points at which each agent of a framework is killed (default: 2)"
+    )
+    frameworks.addoption(
+        "--kill-stores", default="sqlite", help="the stores of these agents: some of sqlite,postgres,temporal"
+    )
     parser.getgroup("server").addoption(
         "--full-load", action="store_true", help="200 listeners and 1,000 submissions, not a fifth of that"
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("agents", "stores"))]
+sys.path[:0] = [str(HERE), str(HERE.parent), *(str(HERE.parent / name) for name in ("agents", "stores"))]
 
 from kill_kit import App, check_kill, choose_kills, make_reference  # noqa: E402
 

@@ -1,0 +1,64 @@
+"""An environment for each framework, because their requirements contradict each other.
+
+An environment has the framework, the library's dependencies, and what the tests need. It is kept for the next test run,
+in ``HOLDFAST_TEST_ENVIRONMENTS`` (default: a folder in the user's cache), under a name that changes with any of these.
+The library itself is not in it: tests put their checkout on ``PYTHONPATH``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PROJECT = HERE.parents[1]
+
+
+def list_frameworks() -> list[str]:
+    """The frameworks with tests: the folders with requirements."""
+    return sorted(path.parent.name for path in HERE.glob("*/requirements.txt"))
+
+
+def get_python(framework: str) -> Path:
+    """The interpreter of a framework's environment, which is built if there is none."""
+    requirements = _read_requirements(framework)
+    digest = hashlib.blake2b("\n".join([sys.version, *requirements]).encode(), digest_size=6).hexdigest()
+    root = Path(os.environ.get("HOLDFAST_TEST_ENVIRONMENTS") or _get_cache() / "holdfast" / "test-environments")
+    root.mkdir(parents=True, exist_ok=True)
+    folder = root / f"{framework}-{digest}"
+    with (root / f"{framework}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another test run may build it
+        if not (folder / "complete").exists():
+            for old in root.glob(f"{framework}-*"):
+                shutil.rmtree(old)
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
+            install = [folder / "bin" / "python", "-m", "pip", "install", "-q", *requirements]
+            subprocess.run(install, check=True, timeout=600)
+            (folder / "complete").touch()
+    return folder / "bin" / "python"
+
+
+def _read_requirements(framework: str) -> list[str]:
+    lines = [
+        line
+        for file in (HERE / "requirements.txt", HERE / framework / "requirements.txt")
+        for line in file.read_text().splitlines()
+    ]
+    given = [line for line in lines if line and not line.startswith("#")]
+    library = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
+    return [*library, *given]
+
+
+def _get_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or list_frameworks():
+        print(get_python(name))

@@ -14,7 +14,8 @@ from holdfast.codec import AesEncryption, codec_for, encode_error
 from holdfast.core.records import Record, RecordKind, Rewind
 from holdfast.core.states import RunState
 from holdfast.errors import BudgetExceeded, RunNotFound, StepOutcomeUnknown
-from holdfast.reports.conversations import ConversationMessage, message_from_json, message_to_json, read_conversation
+from holdfast.reports.conversation_reader import read_conversation
+from holdfast.reports.conversations import ConversationMessage, message_from_json, message_to_json
 from holdfast.reports.recorded_reply import ModelCallReport
 from holdfast.reports.report_reader import read_entry, read_report
 from holdfast.reports.run_tree import read_run_tree

@@ -123,7 +123,7 @@ class RunOperations:
 
     async def conversation(self, run_id: str) -> list[ConversationMessage]:
         """The conversation of an agent's run so far; empty for other runs."""
-        from holdfast.reports.conversations import read_conversation
+        from holdfast.reports.conversation_reader import read_conversation
 
         return await read_conversation(await self._provider.store(), run_id)
 

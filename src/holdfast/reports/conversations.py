@@ -13,9 +13,9 @@ from itertools import islice, takewhile
 from typing import Any, cast
 
 from holdfast.codec import decode_plain
-from holdfast.core.records import Attempt, Record, RecordKind
+from holdfast.core.records import Record, RecordKind
 from holdfast.errors import CodecError
-from holdfast.reports.formatting import format_command, format_count, value_to_json
+from holdfast.reports.formatting import format_command, value_to_json
 from holdfast.reports.model_replies import (
     decode_budget_exceeded,
     decode_context_full,
@@ -29,7 +29,6 @@ from holdfast.reports.observations import describe_child_failure, describe_denia
 from holdfast.reports.recorded_reply import (
     ANSWER_TOOL,
     INSTRUCTIONS_STEP,
-    MODEL_CALL_STEP,
     ModelCallReport,
     RecordedCompaction,
     ToolCallReport,
@@ -38,11 +37,6 @@ from holdfast.reports.recorded_reply import (
 from holdfast.reports.recorded_values import decode_for_display, get_record_error
 from holdfast.reports.tool_calls import ToolCallStatus, match_tool_calls
 from holdfast.services.json_form import to_json
-from holdfast.services.lookup import find_run
-from holdfast.services.timestamps import to_datetime
-from holdfast.stores.contract import History, Store
-from holdfast.stores.operations import Run
-from holdfast.stores.served_versions import make_served_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,37 +95,6 @@ class ConversationMessage:
     """The decision whether the call may be made."""
 
 
-async def read_conversation(store: Store, run_id: str) -> list[ConversationMessage]:
-    """The conversation of an agent's run so far; empty for other runs. Raises ``RunNotFound``."""
-    run = await find_run(store, run_id)
-    [history] = await store.get_histories([run.key])
-    spec = (await store.get_workflow_specs(run.workflow)).get(make_served_name(run.workflow, run.version))
-    if not (spec is not None and spec.is_agent) and not any(is_agent_model_call(record) for record in history.records):
-        return []
-    return [*build_conversation(run.inputs, history.records), *_build_in_flight_notes(run, history)]
-
-
-def _build_in_flight_notes(run: Run, history: History) -> list[ConversationMessage]:
-    """The model call in flight."""
-    if run.state.is_terminal:
-        return []
-    return [
-        ConversationMessage(
-            "note",
-            f"the model {_describe_attempt(attempt)}: {format_count(attempt.attempt, 'attempt')} so far",
-            attempt.position + 1,
-        )
-        for attempt in history.attempts.values()
-        if attempt.name == MODEL_CALL_STEP
-    ]
-
-
-def _describe_attempt(attempt: Attempt) -> str:
-    if attempt.retry_at is None:
-        return "is being asked"
-    return f"is asked again at {to_datetime(attempt.retry_at):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def build_conversation(inputs: bytes, records: Sequence[Record]) -> list[ConversationMessage]:
     """The conversation of a run, from its inputs and its journal."""
     ordered = sorted((record for record in records if record.kind.has_position), key=lambda record: record.position)
@@ -139,9 +102,9 @@ def build_conversation(inputs: bytes, records: Sequence[Record]) -> list[Convers
     messages = [*_read_history(arguments.get("message_history"))]
     for record in takewhile(lambda record: not is_agent_model_call(record), ordered):
         if record.kind is RecordKind.STEP and record.name == INSTRUCTIONS_STEP and record.ok:
-            instructions = _format_value(value_to_json(decode_for_display(record.payload)))
+            instructions = format_value(value_to_json(decode_for_display(record.payload)))
             messages.append(ConversationMessage("system", instructions, record.position + 1))
-    messages.append(ConversationMessage("user", _format_prompt(arguments.get("prompt"))))
+    messages.append(ConversationMessage("user", format_prompt(arguments.get("prompt"))))
     for index, record in enumerate(ordered):
         reply = reply_from_record(record)
         if reply is not None and reply.compaction is not None:
@@ -150,9 +113,9 @@ def build_conversation(inputs: bytes, records: Sequence[Record]) -> list[Convers
         if not is_agent_model_call(record):
             continue  # the results of calls, and the wait for a higher budget
         if reply is None:
-            messages.append(_make_failure_note(record))
+            messages.append(make_failure_note(record))
             continue
-        messages.append(_make_reply_message(record.position + 1, reply))
+        messages.append(make_reply_message(record.position + 1, reply))
         if reply.feedback is not None:
             messages.append(ConversationMessage("correction", reply.feedback))
         elif not is_final_reply(reply):
@@ -161,7 +124,7 @@ def build_conversation(inputs: bytes, records: Sequence[Record]) -> list[Convers
             first = record.position + 1
             statuses = match_tool_calls(len(reply.tool_calls), first, until_next_call)
             for position, (call, status) in enumerate(zip(reply.tool_calls, statuses, strict=True), first):
-                messages.append(_make_tool_message(call, status, position))
+                messages.append(make_tool_message(call, status, position))
     return messages
 
 
@@ -173,14 +136,15 @@ def _decode_inputs(inputs: bytes) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", given) if isinstance(given, dict) else {}
 
 
-def _make_reply_message(number: int | None, reply: ModelCallReport) -> ConversationMessage:
+def make_reply_message(number: int | None, reply: ModelCallReport) -> ConversationMessage:
+    """The answer of a model."""
     calls = [(call.name, call.arguments) for call in reply.tool_calls if call.name != ANSWER_TOOL]
     text = reply.text
     if reply.feedback is not None or any(call.name == ANSWER_TOOL for call in reply.tool_calls):
         calls = [] if is_final_reply(reply) else [(call.name, call.arguments) for call in reply.tool_calls]
     if is_final_reply(reply):
         answer = extract_answer(reply)
-        text = "\n".join(part for part in (reply.text if answer != reply.text else "", _format_value(answer)) if part)
+        text = "\n".join(part for part in (reply.text if answer != reply.text else "", format_value(answer)) if part)
     return ConversationMessage("model", text, number, reply.model, reply=reply, tool_calls=calls)
 
 
@@ -194,7 +158,8 @@ def _make_summary_message(
     return ConversationMessage("summary", reply.text, record.position + 1, reply.model, reply=reply)
 
 
-def _make_failure_note(record: Record) -> ConversationMessage:
+def make_failure_note(record: Record) -> ConversationMessage:
+    """Why a model call has no answer."""
     if (full := decode_context_full(record)) is not None:
         return ConversationMessage("note", str(full), record.position + 1)
     if (refusal := decode_budget_exceeded(record)) is not None:
@@ -206,7 +171,7 @@ def _make_failure_note(record: Record) -> ConversationMessage:
     return ConversationMessage("note", f"no model has answered: {why}", record.position + 1, ok=False)
 
 
-def _make_tool_message(call: ToolCallReport, called: ToolCallStatus | None, position: int) -> ConversationMessage:
+def make_tool_message(call: ToolCallReport, called: ToolCallStatus | None, position: int) -> ConversationMessage:
     """The result of a call."""
     if called is None:
         return ConversationMessage("note", f"{call.name}: no outcome yet", position + 1)
@@ -228,7 +193,7 @@ def _make_tool_message(call: ToolCallReport, called: ToolCallStatus | None, posi
         content = str(error)
     return ConversationMessage(
         "tool",
-        _format_value(content),
+        format_value(content),
         number,
         call.name,
         ok=record.ok,
@@ -248,7 +213,7 @@ def _describe_pending_call(call: ToolCallStatus) -> str:
     return f"waits for a person's approval{why}: `{format_command('approvals')}`"
 
 
-def _format_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Data as text: short JSON on one line, else one item to a line."""
     if isinstance(value, str):
         return value
@@ -271,14 +236,14 @@ def _read_history(messages: Any) -> Iterator[ConversationMessage]:
             continue
         for part in parts:
             if "prompt" in part:
-                yield ConversationMessage("user", _format_prompt(part["prompt"]), is_history=True)
+                yield ConversationMessage("user", format_prompt(part["prompt"]), is_history=True)
             elif "system" in part:
                 yield ConversationMessage("system", str(part["system"]), is_history=True)
             elif "result" in part:
                 content: Any = part.get("content")
                 ok = part.get("outcome", "success") == "success"
                 yield ConversationMessage(
-                    "tool", _format_value(content), name=str(part["result"]), ok=ok, is_history=True, content=content
+                    "tool", format_value(content), name=str(part["result"]), ok=ok, is_history=True, content=content
                 )
 
 
@@ -287,10 +252,10 @@ def _parse_call(part: Mapping[str, Any]) -> tuple[str, Any]:
     return call.name, call.arguments
 
 
-def _format_prompt(prompt: Any) -> str:
+def format_prompt(prompt: Any) -> str:
     """The texts of a prompt, and the kinds of its other parts."""
     if not isinstance(prompt, list):
-        return _format_value(prompt)
+        return format_value(prompt)
     texts: list[str] = []
     for part in cast("list[Any]", prompt):
         if isinstance(part, Mapping) and part:
@@ -303,7 +268,7 @@ def _format_prompt(prompt: Any) -> str:
             elif kind != "cache_point":
                 texts.append(f"<{fields.get('media_type') or kind.replace('_', ' ')}>")
         else:
-            texts.append(_format_value(part))
+            texts.append(format_value(part))
     return "\n".join(texts)
 
 
@@ -337,7 +302,7 @@ def message_from_json(data: Mapping[str, Any], decode_call: Callable[[Any], Mode
     if "usage" in data:
         reply = decode_call(data)
         if role == "model":
-            return _make_reply_message(number, reply)
+            return make_reply_message(number, reply)
         return ConversationMessage(role, reply.text, number, reply.model, reply=reply)
     if role == "model":
         calls = [(call["name"], call["arguments"]) for call in data["tool_calls"]]
@@ -347,7 +312,7 @@ def message_from_json(data: Mapping[str, Any], decode_call: Callable[[Any], Mode
     approval = data["approval"]
     return ConversationMessage(
         role,
-        _format_value(data["content"]),
+        format_value(data["content"]),
         number,
         data["name"],
         ok=data["ok"],

@@ -314,8 +314,8 @@ class _ReportReader:
         if run.output is not None and is_agent_result(run.output):
             return True
         spec = (await self.store.get_workflow_specs(run.workflow)).get(make_served_name(run.workflow, run.version))
-        if spec is not None:
-            return spec.is_agent
+        if spec is not None and spec.is_agent:
+            return True
         return any(record.name == MODEL_CALL_STEP for record in self.page.records)
 
     # Steps in flight, and the mailbox

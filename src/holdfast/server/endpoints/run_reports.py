@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from holdfast.reports.conversations import message_to_json, read_conversation
+from holdfast.reports.conversation_reader import read_conversation
+from holdfast.reports.conversations import message_to_json
 from holdfast.reports.report_reader import PAGE_SIZE, read_entry, read_report
 from holdfast.reports.run_tree import RunTree, read_run_tree
 from holdfast.reports.types import JournalEntry, RunReport

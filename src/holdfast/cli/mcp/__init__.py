@@ -34,7 +34,7 @@ def mcp(read_only: bool, actor: str | None, log_level: str | None, log_format: s
     """Let an assistant list, inspect, approve, retry, and fork runs, as an MCP server on stdin and stdout.
 
     The assistant starts this command: name it in its configuration. On a store, the assistant may use all tools; over a
-    server, those that the scopes of HOLDFAST_API_KEY allow. The command ends when stdin is closed.
+    server, those that the scopes of HOLDFAST_API_KEY allow. The command ends when stdin is closed, or with Ctrl-C.
     """
     if find_spec("mcp") is None:
         raise UsageError(
@@ -43,4 +43,7 @@ def mcp(read_only: bool, actor: str | None, log_level: str | None, log_format: s
     from holdfast.cli.mcp.server import serve_stdio
 
     print_line = set_up_log("holdfast.mcp", log_level, log_format)
-    run_in_loop(serve_stdio(url, read_only=read_only, actor=actor, print_line=print_line))
+    try:
+        run_in_loop(serve_stdio(url, read_only=read_only, actor=actor, print_line=print_line))
+    except KeyboardInterrupt:
+        pass  # Ctrl-C ends it, like the end of stdin

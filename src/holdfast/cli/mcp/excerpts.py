@@ -17,7 +17,7 @@ from holdfast.reports.formatting import format_count, value_to_json
 
 T = TypeVar("T", bound=BaseModel)
 
-MAX_PAGE_CHARS = 30_000
+MAX_PAGE_CHARS = 24_000
 """Maximum length of a list in a result, as JSON."""
 
 

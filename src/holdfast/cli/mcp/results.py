@@ -21,10 +21,12 @@ from holdfast.reports.types import Advice, InFlightStep, JournalEntry, RecordedE
 from holdfast.reports.usage_report import DailyUsage, UsageReport
 from holdfast.services.approvals import ApprovalInfo
 from holdfast.stores.approvals import ApprovalState
+from holdfast.stores.journal_pages import PLACEHOLDER_END
 
-_LINE_CHARS = 300
+_LINE_CHARS = 200
 """Maximum length of a text in a list."""
 _TEXT_CHARS = 2000
+_MAX_ADVICE = 5
 _VALUE_CHARS = 4000
 _MAX_LISTED = 20
 """Maximum number of things next to the list that a result is about."""
@@ -256,7 +258,7 @@ class RunDetails(_Result):
     in_flight: list[str] = []
     """Steps without an outcome yet."""
     children: list[str] = []
-    """The runs that it started, with their states."""
+    """Runs that it started, with their states; all of them: `list_runs` with `parent`."""
     record_count: int
     steps: list[StepSummary] = []
     earlier_steps: bool = False
@@ -288,10 +290,10 @@ class RunDetails(_Result):
             ),
             **_pick(report, "parent forked_from budget budget_remaining record_count"),
             summary=excerpt_text(report.summary, _TEXT_CHARS),
-            next_steps=[NextStep.from_advice(advice, tools) for advice in report.advice[:_MAX_LISTED]],
+            next_steps=[NextStep.from_advice(advice, tools) for advice in report.advice[:_MAX_ADVICE]],
             error=None if report.error is None else ErrorDetails.from_error(report.error, f'{rest}"error")'),
-            inputs=excerpt_value(report.inputs, _TEXT_CHARS, f'{rest}"inputs")'),
-            output=None if report.output is None else excerpt_value(report.output, _VALUE_CHARS, f'{rest}"output")'),
+            inputs=_excerpt_run_value(report.inputs, f'{rest}"inputs")'),
+            output=_excerpt_run_value(report.output, f'{rest}"output")'),
             tags=excerpt_items(report.tags, _MAX_LISTED, lambda tag: excerpt_text(tag, _LINE_CHARS), "tag"),
             waits_for=excerpt_text(report.waits_for or "", _LINE_CHARS),
             usage=None if report.usage is None else UsageTotals.from_usage(report.usage),
@@ -318,6 +320,12 @@ class RunDetails(_Result):
             earlier_steps=is_tail and (len(shown) > len(steps) or report.record_count > len(entries)),
             next_after=last_read if has_more else None,
         )
+
+
+def _excerpt_run_value(value: Any, rest: str) -> Any:
+    if isinstance(value, str) and value.endswith(PLACEHOLDER_END):  # the store has not read it
+        return f"{value.removesuffix(PLACEHOLDER_END)}; all of it: {rest})"
+    return None if value is None else excerpt_value(value, _VALUE_CHARS, rest)
 
 
 def _format_in_flight(step: InFlightStep) -> str:

@@ -75,14 +75,16 @@ class Assistant:
 
 
 @asynccontextmanager
-async def assistant(project: Project, *options: str, url: str | None = None, **env: str) -> AsyncGenerator[Assistant]:
-    """An assistant that starts ``holdfast mcp``."""
+async def assistant(
+    project: Project, *options: str, url: str | None = None, mode: str = "auto", **env: str
+) -> AsyncGenerator[Assistant]:
+    """An assistant that starts ``holdfast mcp``; ``legacy``: it knows only older versions of the protocol."""
     environment = {"PYTHONPATH": SOURCE, "HOLDFAST_URL": project.url if url is None else url, **env}
     params = StdioServerParameters(
         command=sys.executable, args=["-m", "holdfast.cli", "mcp", *options], env=environment, cwd=project.folder
     )
     with (project.folder / "mcp.log").open("w") as log:
-        async with Client(stdio_client(params, errlog=log)) as client:
+        async with Client(stdio_client(params, errlog=log), mode=mode) as client:
             yield Assistant(client)
 
 
@@ -126,8 +128,9 @@ async def wait_for_state(ask: Assistant, run_id: str, state: str) -> Any:
 
 
 @pytest.mark.asyncio
-async def test_runs_are_listed_and_inspected(seeded: Project):
-    async with assistant(seeded) as ask:
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_runs_are_listed_and_inspected(seeded: Project, mode: str):
+    async with assistant(seeded, mode=mode) as ask:
         page = await ask("list_runs", limit=2)
         rest = await ask("list_runs", limit=2, before=page["next_before"])
         assert [run["id"] for run in [*page["runs"], *rest["runs"]]] == ["order-7", "etl-bad", "etl-acme"]
@@ -140,6 +143,7 @@ async def test_runs_are_listed_and_inspected(seeded: Project):
 
         run = await ask("get_run", run_id="etl-bad")
         assert run["summary"].startswith("Failed after")
+        assert run["error"].startswith("ValueError: [red]no such[/red] customer")
         assert [step["tool"] for step in run["next_steps"]] == ["retry_run", "fork_run"]
         steps = [step for step in run["steps"] if step["kind"] == "step"]
         assert sorted((step["number"], step["name"], step["outcome"], step.get("attempts", 1)) for step in steps) == [

@@ -17,7 +17,7 @@ from holdfast.codec import preview_arguments
 from holdfast.core.states import RunState
 from holdfast.reports.conversations import ConversationMessage
 from holdfast.reports.run_info import RunInfo
-from holdfast.reports.types import Advice, InFlightStep, JournalEntry, RecordedError, RunReport
+from holdfast.reports.types import Advice, InFlightStep, JournalEntry, RunReport
 from holdfast.reports.usage_report import DailyUsage, UsageReport
 from holdfast.services.approvals import ApprovalInfo
 from holdfast.stores.approvals import ApprovalState
@@ -155,18 +155,6 @@ class NextStep(_Result):
         return cls(text=excerpt_text(advice.text, _TEXT_CHARS), tool=tool if tool in tools else None)
 
 
-class ErrorDetails(_Result):
-    """The exception that a run or a step ended with."""
-
-    type: str
-    message: str
-
-    @classmethod
-    def from_error(cls, error: RecordedError, rest: str) -> ErrorDetails:
-        """From a recorded exception."""
-        return cls(type=error.type, message=excerpt_text(error.message, _TEXT_CHARS, rest))
-
-
 class StepSummary(_Result):
     """A record of a run: a step, a model call, a child run, a signal, a timer, or an approval."""
 
@@ -234,7 +222,7 @@ class RunDetails(_Result):
     """What it did, how long that took, and what it cost."""
     next_steps: list[NextStep] = []
     """What can be done now, the most urgent first; left out if the run needs nothing."""
-    error: ErrorDetails | None = None
+    error: str = ""
     created_at: datetime
     finished_at: datetime | None = None
     inputs: Any = None
@@ -291,7 +279,7 @@ class RunDetails(_Result):
             **_pick(report, "parent forked_from budget budget_remaining record_count"),
             summary=excerpt_text(report.summary, _TEXT_CHARS),
             next_steps=[NextStep.from_advice(advice, tools) for advice in report.advice[:_MAX_ADVICE]],
-            error=None if report.error is None else ErrorDetails.from_error(report.error, f'{rest}"error")'),
+            error="" if report.error is None else excerpt_text(report.error.summary, _TEXT_CHARS, f'{rest}"error")'),
             inputs=_excerpt_run_value(report.inputs, f'{rest}"inputs")'),
             output=_excerpt_run_value(report.output, f'{rest}"output")'),
             tags=excerpt_items(report.tags, _MAX_LISTED, lambda tag: excerpt_text(tag, _LINE_CHARS), "tag"),

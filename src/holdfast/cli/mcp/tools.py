@@ -63,7 +63,9 @@ class RunTools:
 
     async def list_runs(
         self,
-        state: Annotated[list[RunState], Field(description="Only runs in one of these states; default: any.")] = [],  # noqa: B006
+        state: Annotated[
+            tuple[RunState, ...], Field(description="Only runs in one of these states; default: any.")
+        ] = (),
         workflow: Workflow = None,
         tag: Annotated[str | None, Field(description="Only runs with this tag.")] = None,
         query: Annotated[

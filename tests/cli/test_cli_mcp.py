@@ -442,14 +442,16 @@ def run_mcp(project: Project, *options: str, input: str = "", **env: str) -> sub
     )  # fmt: skip
 
 
+HELLO = {
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"},
+    },
+}  # fmt: skip
+
+
 def test_stdout_has_only_the_protocol_and_the_end_of_stdin_ends_the_command(seeded: Project):
-    hello = {
-        "jsonrpc": "2.0", "id": 1, "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"},
-        },
-    }  # fmt: skip
-    done = run_mcp(seeded, "--log-level", "debug", input=f"{json.dumps(hello)}\nthis is not JSON\n[]\n\xff\n")
+    done = run_mcp(seeded, "--log-level", "debug", input=f"{json.dumps(HELLO)}\nthis is not JSON\n[]\n\xff\n")
     assert done.returncode == 0, done.stderr
     messages = [json.loads(line) for line in done.stdout.splitlines()]
     assert messages[0]["result"]["serverInfo"]["name"] == "holdfast"
@@ -463,12 +465,20 @@ def test_ctrl_c_ends_it_cleanly_though_stdin_stays_open(seeded: Project):
         [sys.executable, "-m", "holdfast.cli", "mcp"], cwd=seeded.folder, env=seeded.environment(),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stderr is not None
-    assert process.stderr.readline().startswith("holdfast mcp: ")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 0
-    out, err = process.communicate()
-    assert (out, err) == ("", "")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(f"{json.dumps(HELLO)}\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == HELLO["id"]  # from here on, it waits for another line
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) == 0
+    finally:
+        process.kill()
+        out, err = process.communicate()
+    assert out == ""
+    assert err.startswith("holdfast mcp: ")
+    assert len(err.splitlines()) == 1
 
 
 def test_what_is_missing_is_said_before_the_protocol_begins(project: Project):

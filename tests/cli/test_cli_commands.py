@@ -15,7 +15,7 @@ CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "
 LISTING = ["agents", "approvals", "schedules", "queues", "costs", "addresses", "policies"]
 READING = ["runs", "show", "events", "tail", *LISTING]
 KEEPING = ["dead", "prune", "export", "import"]
-SERVING = ["send", "serve", "keys", "encryption-key", "audit"]
+SERVING = ["send", "serve", "keys", "encryption-key", "audit", "mcp"]
 COMMANDS = ["demo", "worker", "start", *READING, "signal", *CHANGING, *KEEPING, *SERVING, "replay", "check", "doctor"]
 
 
@@ -88,6 +88,7 @@ WITHOUT_JSON = {
     "demo": "it is to be watched",
     "worker": "it runs until it is told to stop, and logs",
     "serve": "it runs until it is told to stop, and logs",
+    "mcp": "it speaks a protocol of its own, in JSON",
     "export": "what it writes is JSON",
     "encryption-key": "it prints the key, and nothing else",
 }

@@ -84,6 +84,10 @@ SECTIONS = {
             "server.audit:audit",
             "Show who asked a server to change what, newest first, including refused requests.",
         ),
+        "mcp": LazyCommand(
+            "mcp:mcp",
+            "Let an assistant list, inspect, approve, retry, and fork runs, as an MCP server on stdin and stdout.",
+        ),
     },
     "Journals and code": {
         "export": LazyCommand(

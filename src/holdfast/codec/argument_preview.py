@@ -23,7 +23,7 @@ _MAX_ITEMS = 4
 _MAX_DEPTH = 2
 _SHORT_TYPES = frozenset({bool, float, NoneType, date, datetime, time, timedelta, UUID})
 
-_is_hidden_cache: dict[str, bool] = {}
+_is_secret_cache: dict[str, bool] = {}
 _shown_fields_cache: dict[type, tuple[str, ...]] = {}
 
 
@@ -57,19 +57,20 @@ def preview_arguments(
 
 
 def _format_named(name: str, value: Any, depth: int = 0) -> str:
-    hidden = _is_hidden_cache.get(name)
+    hidden = _is_secret_cache.get(name)
     if hidden is None:
-        hidden = _is_hidden(name)
+        hidden = is_secret_name(name)
     return f"{name}=***" if hidden else f"{name}={_format_brief(value, depth)}"
 
 
-def _is_hidden(name: str) -> bool:
-    hidden = _is_hidden_cache.get(name)
+def is_secret_name(name: str) -> bool:
+    """Whether a parameter, field, or key with this name looks like a credential."""
+    hidden = _is_secret_cache.get(name)
     if hidden is None:
         folded = name.lower().replace("-", "_")
         hidden = any(word in folded for word in _SECRET_WORDS)
-        if len(_is_hidden_cache) < 10_000:  # dict keys come from data: do not keep all of them forever
-            _is_hidden_cache[name] = hidden
+        if len(_is_secret_cache) < 10_000:  # dict keys come from data: do not keep all of them forever
+            _is_secret_cache[name] = hidden
     return hidden
 
 
@@ -115,7 +116,7 @@ def _format_mapping(entries: Mapping[Any, Any], depth: int) -> str:
         return f"{{…{len(entries)} items}}"
     parts: list[str] = []
     for key, item in entries.items():
-        text = "***" if type(key) is str and _is_hidden(key) else _format_brief(item, depth + 1)
+        text = "***" if type(key) is str and is_secret_name(key) else _format_brief(item, depth + 1)
         parts.append(f"{_format_brief(key, depth + 1)}: {text}")
     return f"{{{', '.join(parts)}}}"
 

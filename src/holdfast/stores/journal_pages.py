@@ -58,9 +58,12 @@ def group_segments(records: Iterable[Record]) -> list[JournalSegment]:
     return list(found.values())
 
 
+PLACEHOLDER_END = ", see holdfast show)"
+
+
 def make_placeholder(size: int | None) -> bytes:
     """A JSON text that replaces a large payload that is not read."""
     if size is None:
         return b'"(missing)"'
     text = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-    return f'"({text}, see holdfast show)"'.encode()
+    return f'"({text}{PLACEHOLDER_END}"'.encode()

@@ -159,8 +159,8 @@ async def _check_store_present(store: Store, url: str) -> None:
     raise UsageError(f"there is no namespace {store.namespace!r} in {place} yet{others}. {_CREATION_HINT}")
 
 
-async def build_run_not_found(client: Client, run_id: str) -> RunNotFound:
-    """The error for a missing run, with similar ids if the key may read runs."""
+async def build_run_not_found(client: Client, run_id: str, listing: str = "`holdfast runs`") -> RunNotFound:
+    """The error for a missing run, with similar ids if the key may read runs; ``listing`` is what lists all runs."""
     message = f"there is no run {run_id!r} in {client.url}."
     try:
         begins = await client.list(id_prefix=run_id, limit=3) if run_id else []
@@ -169,7 +169,7 @@ async def build_run_not_found(client: Client, run_id: str) -> RunNotFound:
         return RunNotFound(message, run_id)
     alike = [*(run.id for run in begins), *difflib.get_close_matches(run_id, recent, 3)]
     near = list(dict.fromkeys(alike))[:3]
-    hint = f"Did you mean {' or '.join(near)}?" if near else "`holdfast runs` lists those that are there."
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"{listing} lists those that are there."
     return RunNotFound(f"{message} {hint}", run_id)
 
 

@@ -96,6 +96,12 @@ class Patches:
         self._decisions[name] = answer
         return answer
 
+    def add(self, name: str) -> None:
+        """Decide that the run takes the new branch here, which must be recorded."""
+        if not self.is_active(name):
+            self._decisions[name] = True
+            self._add_new(name)
+
     def _add_new(self, name: str) -> None:
         """The run takes the new branch, which must be recorded."""
         self.newly_decided += (name,)

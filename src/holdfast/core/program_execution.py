@@ -63,6 +63,10 @@ class ProgramExecution(Execution):
         self.unsaved_calls = ()
         self.cancel_program: Callable[[], None] = lambda: None
         """Interrupts the program, which then ends by itself."""
+        self.passes_over_changes = False
+        """Whether the program may take another path than the recorded one."""
+        self.on_answered: Callable[[Record], object] = lambda _: None
+        """Called when a call gets its outcome from the journal."""
         self._encode_result = encode_result
         self._program_end: asyncio.Future[Any] | None = None
         self._new_commands: list[Command] = []
@@ -117,11 +121,7 @@ class ProgramExecution(Execution):
         if loop.is_closing:
             return loop.refuse_command()
         site = current_call_site.get(self._compensation_site)
-        try:
-            logged = self.calls.find(site.thread, kind, name, site.digest)
-        except ProgramChanged as changed:
-            self.fatal_error = self.fatal_error or self._make_change_error(changed.recorded, name, site)
-            raise self.fatal_error from None
+        logged = self._find_logged(site, kind, name)
         position = self.calls.next_position if logged is None else logged.position
         details = "" if site.describe is None else site.describe(position)
         if logged is None:
@@ -132,6 +132,7 @@ class ProgramExecution(Execution):
         if logged.outcome is not None:
             command.close()
             self._note_outcome(logged.outcome.record, call)
+            self.on_answered(logged.outcome.record)
             command.set_result(logged.outcome)
             logged.outcome = None
             return command
@@ -141,6 +142,21 @@ class ProgramExecution(Execution):
         self._open_calls[logged.position] = (site.thread, logged)
         self._new_commands.append(command)
         return command
+
+    def _find_logged(self, site: CallSite, kind: RecordKind, name: str) -> LoggedCall | None:
+        """The recorded call that this call repeats; ``None``: it is new."""
+        try:
+            return self.calls.find(site.thread, kind, name, site.digest)
+        except ProgramChanged as changed:
+            recorded = changed.recorded
+        patch = f"another path at call #{recorded.position + 1}"
+        if self.passes_over_changes:
+            self.patches.add(patch)
+        if not self.patches.is_active(patch):
+            self.fatal_error = self.fatal_error or self._make_change_error(recorded, name, site)
+            raise self.fatal_error
+        self.calls.skip_unmatched(site.thread)
+        return None
 
     @property
     def next_position(self) -> int:

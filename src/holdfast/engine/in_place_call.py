@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.core.program_calls import LogicalThread
-from holdfast.engine.program_context import ProgramContext, current_program, get_owner
+from holdfast.engine.program_context import OUTSIDE, ProgramContext, current_program, get_owner
 from holdfast.engine.step_context import StepContext, current_context
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class InPlaceCall:
     def executing(self) -> Generator[StepContext]:
         """The block in which the caller executes the call; a stream has one for each of its parts."""
         started = self._started.result()
-        inner = None if self._is_opaque else ProgramContext(self._run, LogicalThread(started.position), get_owner())
+        inner = OUTSIDE if self._is_opaque else ProgramContext(self._run, LogicalThread(started.position), get_owner())
         token, step_token = current_program.set(inner), current_context.set(started.context)
         try:
             yield started.context

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from asyncio import events
 from collections.abc import Callable
@@ -35,15 +36,34 @@ class ProgramContext(NamedTuple):
     """The task, or the number of the thread, that ``thread`` stands for."""
 
 
-current_program: contextvars.ContextVar[ProgramContext | None] = contextvars.ContextVar(
+class _Outside:
+    """Marks code that belongs to no program, also where the whole process belongs to one."""
+
+
+OUTSIDE = _Outside()
+current_program: contextvars.ContextVar[ProgramContext | _Outside | None] = contextvars.ContextVar(
     "holdfast_program", default=None
 )
+"""``None``: nothing is set, and the code belongs to the program of the process, if it has one."""
+_find_process_program: Callable[[], ProgramRun] | None = None
+
+
+def set_process_program(find: Callable[[], ProgramRun] | None) -> None:
+    """Let all code of this process belong to one program: ``find`` returns its run when the first call is made."""
+    global _find_process_program
+    _find_process_program = find
 
 
 def find_program() -> ProgramContext | None:
     """The program that the calling code belongs to, with its logical thread; ``None``: it belongs to none."""
     found = current_program.get()
     if found is None:
+        if _find_process_program is None:
+            return None
+        found = ProgramContext(_find_process_program(), LogicalThread(), get_owner())
+        current_program.set(found)
+        return found
+    if isinstance(found, _Outside):
         return None
     owner = get_owner()
     if found.owner is not owner and found.owner != owner:
@@ -62,7 +82,7 @@ def get_owner() -> object:
 def copy_context_without_program() -> contextvars.Context:
     """The caller's context for code that is executed as a part of one call."""
     context = contextvars.copy_context()
-    context.run(current_program.set, None)
+    context.run(current_program.set, OUTSIDE)
     return context
 
 
@@ -79,7 +99,7 @@ def propagate_to_threads() -> None:
 
     @wraps(start)
     def start_in_context(thread: threading.Thread) -> None:
-        if current_program.get() is not None:
+        if isinstance(current_program.get(), ProgramContext):
             thread.run = partial(contextvars.copy_context().run, thread.run)  # type: ignore[method-assign]
         start(thread)
 
@@ -87,7 +107,7 @@ def propagate_to_threads() -> None:
     def submit_in_context(
         pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Future[Any]:
-        if current_program.get() is None:
+        if not isinstance(current_program.get(), ProgramContext):
             return submit(pool, function, *args, **kwargs)
         function = partial(contextvars.copy_context().run, function)
         # In a context without the program: the pool may start a thread, which others will use as well.
@@ -95,3 +115,7 @@ def propagate_to_threads() -> None:
 
     threading.Thread.start = start_in_context  # type: ignore[method-assign]
     ThreadPoolExecutor.submit = submit_in_context  # type: ignore[method-assign]
+
+
+if hasattr(os, "register_at_fork"):  # a forked child is another process, whose calls are not recorded
+    os.register_at_fork(after_in_child=lambda: set_process_program(None))

@@ -185,7 +185,8 @@ class ProgramRun:
             self._task.cancel()
 
     def _make_parked_error(self) -> RunParked:
-        return RunParked(f"run {self._driver.run.id!r} is leaving memory")
+        reason = "is leaving memory" if (error := self.execution.fatal_error) is None else f"has failed: {error}"
+        return RunParked(f"run {self._driver.run.id!r} {reason}")
 
     # Its calls
 
@@ -262,6 +263,8 @@ class ProgramRun:
         error = asyncio.CancelledError() if call.cancelled() else call.exception()
         if future.done():
             return
+        if self.execution.fatal_error is not None and error is self.execution.fatal_error:
+            error = self._make_parked_error()  # the run has failed, and code that catches exceptions must not go on
         if error is None:
             future.set_result(call.result())
         else:

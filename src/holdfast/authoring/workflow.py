@@ -104,7 +104,7 @@ class Workflow(Generic[P, R]):
         execution = get_current_execution()
         if execution is not None:
             return await call_child(execution, self, args, kwargs)
-        if (program := find_program()) is not None:
+        if (program := find_program()) is not None and not program.run.owns_process:
             return await program_calls.call_workflow(program, self, args, kwargs)
         return await (await self.start(*args, **kwargs)).result()
 
@@ -115,7 +115,7 @@ class Workflow(Generic[P, R]):
         execution = get_current_execution()
         if execution is not None:
             return await start_child(execution, self, args, kwargs)
-        if (program := find_program()) is not None:
+        if (program := find_program()) is not None and not program.run.owns_process:
             run_id = await program_calls.start_workflow(program, self, args, kwargs)
             return self.get_handle((await Runtime.current()).store_provider, run_id)
         return await (await Runtime.current()).start(self, *args, **kwargs)

@@ -14,6 +14,7 @@ from holdfast.installation import __version__
 SECTIONS = {
     "Getting started": {
         "demo": LazyCommand("demo:demo", "See an agent survive kill -9."),
+        "run": LazyCommand("runs.run:run", "Run a Python program so that a crash does not repeat its model calls."),
         "worker": LazyCommand("worker:worker", "Execute runs of the workflows and agents in TARGET."),
         "start": LazyCommand(
             "runs.start:start", "Start a run of a workflow or an agent, for any worker that serves it."

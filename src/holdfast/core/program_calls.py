@@ -121,6 +121,10 @@ class CallLog:
         """The call with this position."""
         return self._calls.get(position)
 
+    def list_calls(self) -> list[LoggedCall]:
+        """All calls, by position."""
+        return [self._calls[position] for position in sorted(self._calls)]
+
     # The program
 
     def find(self, thread: LogicalThread, kind: RecordKind, name: str, digest: str) -> LoggedCall | None:

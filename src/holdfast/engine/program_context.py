@@ -22,6 +22,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.program_calls import LogicalThread
+from holdfast.engine.step_context import current_context
 
 if TYPE_CHECKING:
     from holdfast.engine.program_run import ProgramRun
@@ -58,8 +59,8 @@ def find_program() -> ProgramContext | None:
     """The program that the calling code belongs to, with its logical thread; ``None``: it belongs to none."""
     found = current_program.get()
     if found is None:
-        if _find_process_program is None:
-            return None
+        if _find_process_program is None or current_context.get(None) is not None:
+            return None  # what happens in a step of another run is a part of that step
         found = ProgramContext(_find_process_program(), LogicalThread(), get_owner())
         current_program.set(found)
         return found

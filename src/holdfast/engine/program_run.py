@@ -73,6 +73,8 @@ class ProgramRun:
         self.execution = execution
         self.is_closed = False
         """Whether the run has left memory."""
+        self.owns_process = False
+        """Whether all code of this process belongs to it (``holdfast run``)."""
         self.extras: dict[str, object] = {}
         """What adapters for frameworks remember about this run, by their names."""
         self._host = host

@@ -1,0 +1,45 @@
+"""Starts a script again when its process dies (``holdfast run --supervise``)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from holdfast.scripts.script_run import report
+
+MAX_DEATHS = 20
+"""Deaths after which the supervisor gives up. A run that makes no progress is declared dead before that."""
+PAUSE_S = 0.2
+MAX_PAUSE_S = 30.0
+
+
+def supervise(command: Sequence[str]) -> int:
+    """Run a command until it ends by itself. Returns its exit code.
+
+    A process that was killed by a signal is started again. One that exits, with whatever code, has ended.
+    """
+    stop_signal = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    def forward(number: int, _: FrameType | None) -> None:
+        nonlocal stop_signal
+        stop_signal = number
+        if process is not None and number != signal.SIGINT:  # a terminal sends that to both
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, forward)
+    for death_count in range(1, MAX_DEATHS + 1):
+        process = subprocess.Popen([sys.executable, "-m", "holdfast.cli", *command])
+        code = process.wait()
+        if code >= 0 or stop_signal:
+            return code if code >= 0 else 128 - code
+        pause = min(MAX_PAUSE_S, PAUSE_S * 2 ** (death_count - 1))
+        report(f"the process died ({signal.Signals(-code).name}); it is started again in {pause:g} s")
+        time.sleep(pause)
+    report(f"the process died {MAX_DEATHS} times, and is not started again")
+    return 1

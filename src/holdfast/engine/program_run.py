@@ -153,7 +153,7 @@ class ProgramRun:
         the program is interrupted when it makes the first call without a recorded outcome.
         """
         if self._is_launched:
-            self._interrupt()
+            self.loop.call_soon(self._interrupt)  # not now: the run's loop is in a turn
         else:
             self._cancels_at_new_call = True
 

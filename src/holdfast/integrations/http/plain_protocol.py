@@ -29,6 +29,7 @@ class _Plain(ModelProtocol):
     """JSON with an input, whatever else is in it."""
 
     provider = "openai"
+    answers_json = False  # speech is not
 
     def accepts(self, body: Json) -> bool:
         return _find_input_name(body) is not None

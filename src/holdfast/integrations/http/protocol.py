@@ -34,6 +34,8 @@ class ModelProtocol(ABC):
 
     provider: str
     """The provider, if the host does not say it."""
+    answers_json = True
+    """Whether an answer that is not a stream is a JSON object. What is something else is not recorded."""
 
     @abstractmethod
     def accepts(self, body: Json) -> bool:

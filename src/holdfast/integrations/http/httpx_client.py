@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from holdfast.integrations.http.endpoints import RequestFilter
@@ -75,27 +75,31 @@ def _find_recording(request: Any, request_filter: RequestFilter) -> Recording | 
 
 def _make_response(library: Any, head: Head, body: bytes | Stream | AsyncStream, stream_class: str) -> Any:
     base = getattr(library, stream_class)
-    stream = base(body) if isinstance(body, bytes) else _make_stream(base, body)
+    stream = base(body) if isinstance(body, bytes) else _make_stream_class(base)(body)
     return library.Response(head.status, headers=head.headers, stream=stream, extensions={"http_version": b"HTTP/1.1"})
 
 
-def _make_stream(base: Any, body: Any) -> Any:
-    """The body as a stream of the library's class."""
+@cache
+def _make_stream_class(base: Any) -> Any:
+    """The class of streamed bodies, which must be one of the library's."""
 
     class RecordedStream(base):
+        def __init__(self, body: Any) -> None:
+            self._body = body
+
         def __iter__(self) -> Iterator[bytes]:
-            return iter(body)
+            return iter(self._body)
 
         def close(self) -> None:
-            body.close()
+            self._body.close()
 
         def __aiter__(self) -> AsyncIterator[bytes]:
-            return aiter(body)
+            return aiter(self._body)
 
         async def aclose(self) -> None:
-            await body.close()
+            await self._body.close()
 
-    return RecordedStream()
+    return RecordedStream
 
 
 class _LiveAnswer:

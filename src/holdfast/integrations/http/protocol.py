@@ -67,7 +67,7 @@ class ModelProtocol(ABC):
 
     def is_error(self, event: Any) -> bool:
         """Whether the provider breaks off the answer with this event."""
-        return isinstance(event, dict) and ("error" in event or cast("Json", event).get("type") == "error")
+        return bool(get_dict(event, "error")) or get_text(event, "type") == "error"
 
 
 class ToolCallParts:

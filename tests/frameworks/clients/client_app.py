@@ -29,7 +29,7 @@ from holdfast.integrations.anthropic import durable as durable_anthropic
 from holdfast.integrations.openai import durable as durable_openai
 
 
-@program(id="openai-sync")
+@program
 def openai_sync(task: str) -> str:
     client = durable_openai(openai.OpenAI())
 
@@ -40,7 +40,7 @@ def openai_sync(task: str) -> str:
     return run_loop(task, ask)
 
 
-@program(id="openai-async")
+@program
 async def openai_async(task: str) -> str:
     async with durable_openai(openai.AsyncOpenAI()) as client:
 
@@ -51,7 +51,7 @@ async def openai_async(task: str) -> str:
         return await run_loop_async(task, ask)
 
 
-@program(id="openai-stream")
+@program
 def openai_stream(task: str) -> str:
     client = durable_openai(openai.OpenAI())
 
@@ -62,7 +62,7 @@ def openai_stream(task: str) -> str:
     return run_loop(task, ask)
 
 
-@program(id="openai-async-stream")
+@program
 async def openai_async_stream(task: str) -> str:
     client = durable_openai(openai.AsyncOpenAI())
 
@@ -73,7 +73,7 @@ async def openai_async_stream(task: str) -> str:
     return await run_loop_async(task, ask)
 
 
-@program(id="responses")
+@program
 async def responses(task: str) -> str:
     client = durable_openai(openai.AsyncOpenAI())
 
@@ -83,7 +83,7 @@ async def responses(task: str) -> str:
     return await run_loop_async(task, ask, make_item_result)
 
 
-@program(id="responses-stream")
+@program
 def responses_stream(task: str) -> str:
     client = durable_openai(openai.OpenAI())
 
@@ -94,7 +94,7 @@ def responses_stream(task: str) -> str:
     return run_loop(task, ask, make_item_result)
 
 
-@program(id="anthropic-sync")
+@program
 def anthropic_sync(task: str) -> str:
     client = durable_anthropic(anthropic.Anthropic())
 
@@ -106,7 +106,7 @@ def anthropic_sync(task: str) -> str:
     return run_loop(task, ask, make_claude_result)
 
 
-@program(id="anthropic-async")
+@program
 async def anthropic_async(task: str) -> str:
     client = durable_anthropic(anthropic.AsyncAnthropic())
 
@@ -118,7 +118,7 @@ async def anthropic_async(task: str) -> str:
     return await run_loop_async(task, ask, make_claude_result)
 
 
-@program(id="anthropic-stream")
+@program
 def anthropic_stream(task: str) -> str:
     client = durable_anthropic(anthropic.Anthropic())
 
@@ -131,7 +131,7 @@ def anthropic_stream(task: str) -> str:
     return run_loop(task, ask, make_claude_result)
 
 
-@program(id="anthropic-async-stream")
+@program
 async def anthropic_async_stream(task: str) -> str:
     client = durable_anthropic(anthropic.AsyncAnthropic())
 
@@ -145,5 +145,6 @@ async def anthropic_async_stream(task: str) -> str:
 
 
 if __name__ == "__main__":
-    agent = globals()[sys.argv[1].replace("-", "_")]
-    print("RESULT:", asyncio.run(agent("script:trip Plan a trip.")))
+    for kind in sys.argv[1:]:
+        agent = globals()[kind.replace("-", "_")].options(id=kind)
+        print("RESULT:", asyncio.run(agent("script:trip Plan a trip.")))

@@ -144,7 +144,11 @@ async def anthropic_async_stream(task: str) -> str:
     return await run_loop_async(task, ask, make_claude_result)
 
 
-if __name__ == "__main__":
-    for kind in sys.argv[1:]:
+async def main(kinds: list[str]) -> None:
+    for kind in kinds:
         agent = globals()[kind.replace("-", "_")].options(id=kind)
-        print("RESULT:", asyncio.run(agent("script:trip Plan a trip.")))
+        print("RESULT:", await agent("script:trip Plan a trip."))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

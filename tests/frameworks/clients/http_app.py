@@ -147,7 +147,11 @@ def urllib3_whole(task: str) -> str:
     return run_loop(task, lambda m: read(pool.request("POST", URL, json=make_body(m), headers=HEADERS).json()))
 
 
-if __name__ == "__main__":
-    for kind in sys.argv[1:]:
+async def main(kinds: list[str]) -> None:
+    for kind in kinds:
         agent = globals()[kind.replace("-", "_")].options(id=kind)
-        print("RESULT:", asyncio.run(agent("script:trip Plan a trip.")))
+        print("RESULT:", await agent("script:trip Plan a trip."))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

@@ -11,6 +11,16 @@ import pytest_asyncio
 from scripted_http import Server, Store
 
 from holdfast import Runtime
+from holdfast.authoring import registry
+
+
+@pytest.fixture(autouse=True)
+def forget_programs() -> Iterator[None]:
+    """The programs of the tests may have equal names."""
+    known = dict(registry.definitions)
+    yield
+    registry.definitions.clear()
+    registry.definitions.update(known)
 
 
 @pytest.fixture

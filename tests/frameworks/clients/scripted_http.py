@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Reply(NamedTuple):
 
     status: int = 200
     headers: dict[str, str] = JSON
-    body: bytes | Sequence[bytes] = b"{}"
+    body: bytes | Iterable[bytes] = b"{}"
     breaks: bool = False
 
 
@@ -125,7 +125,7 @@ class Store:
 
     def read_files(self) -> bytes:
         """All that SQLite has written."""
-        return b"".join(path.read_bytes() for path in self.path.iterdir())
+        return b"".join(path.read_bytes() for path in self.path.glob("runs.db*") if path.is_file())
 
 
 def make_chat(text: str, **more: Any) -> Reply:

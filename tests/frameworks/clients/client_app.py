@@ -123,9 +123,7 @@ def anthropic_stream(task: str) -> str:
     client = durable_anthropic(anthropic.Anthropic())
 
     def ask(messages: list[Any]) -> Any:
-        with client.messages.stream(
-            model=CLAUDE, max_tokens=500, messages=messages, tools=CLAUDE_TOOLS
-        ) as stream:
+        with client.messages.stream(model=CLAUDE, max_tokens=500, messages=messages, tools=CLAUDE_TOOLS) as stream:
             return read_claude_message(stream.get_final_message())
 
     return run_loop(task, ask, make_claude_result)

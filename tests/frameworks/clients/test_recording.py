@@ -20,7 +20,6 @@ from scripted_http import JSON, SSE, Crashes, Reply, Server, Store, make_chat, m
 from holdfast import RunFailed, program, step
 from holdfast.integrations import AnswerCodec, ModelAnswer, ModelInput, record_model_call
 from holdfast.integrations.http import install
-from holdfast.services import run_control
 
 pytestmark = pytest.mark.asyncio
 
@@ -353,7 +352,7 @@ async def test_a_run_shows_the_conversation_its_tokens_and_its_cost(server: Serv
 async def test_a_blocking_call_on_the_event_loop_of_the_engine_is_refused(server: Server, store: Store):
     @program
     async def flow() -> None:
-        httpx.post(server.url + CHAT, json=make_body("Hello"))
+        httpx.post(server.url + CHAT, json=make_body("Hello"))  # noqa: ASYNC210  # it is what is refused
 
     handle = await store.runtime.start(flow)
     with pytest.raises(RunFailed, match=r"a blocking call cannot be recorded here.*asyncio\.to_thread"):

@@ -7,6 +7,8 @@ import inspect
 import json as json_module
 from collections.abc import AsyncIterator, Callable
 from functools import cache, partial, wraps
+from http import HTTPStatus
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.integrations.http.endpoints import RequestFilter
@@ -25,7 +27,6 @@ def patch(library: Any, request_filter: RequestFilter) -> None:
 
     @wraps(original)
     async def _request(session: Any, method: str, str_or_url: Any, **options: Any) -> Any:
-        # aiohttp's own decoding, because what is recorded has no content encoding.
         send = partial(original, session, method, str_or_url, **options)
         url = session._build_url(str_or_url)
         if params := options.get("params"):
@@ -54,7 +55,7 @@ async def _record(
         return await send()
 
     async def send_live() -> _LiveAnswer:
-        return _LiveAnswer(await send(auto_decompress=True))
+        return _LiveAnswer(await send(auto_decompress=True))  # what is recorded has no content encoding
 
     head, body = await recording.answer(send_live)
     return await _make_response(library, session, method, url, head, body)
@@ -78,12 +79,11 @@ async def _make_response(
     library: Any, session: Any, method: str, url: Any, head: Head, body: bytes | AsyncStream
 ) -> Any:
     """A response of the library's class, which reads from a connection that does not exist."""
-    from multidict import CIMultiDict, CIMultiDictProxy  # pyright: ignore  # aiohttp's own
-
     loop = asyncio.get_running_loop()
-    headers = CIMultiDictProxy(CIMultiDict(head.headers))
-    info = library.RequestInfo(url, method, CIMultiDictProxy(CIMultiDict()), url)
-    given = {
+    multidict: Any = import_module("multidict")  # a part of aiohttp
+    headers = multidict.CIMultiDictProxy(multidict.CIMultiDict(head.headers))
+    info = library.RequestInfo(url, method, multidict.CIMultiDictProxy(multidict.CIMultiDict()), url)
+    given: dict[str, Any] = {
         "writer": None, "continue100": None, "timer": None, "request_info": info, "traces": [], "loop": loop,
         "session": session, "stream_writer": _NoConnection(),
     }  # fmt: skip
@@ -99,8 +99,6 @@ async def _make_response(
 
 
 def _get_reason(status: int) -> str:
-    from http import HTTPStatus
-
     try:
         return HTTPStatus(status).phrase
     except ValueError:
@@ -146,7 +144,7 @@ def _make_reader_class(base: Any) -> Any:
         """The body of a response. It waits for more by reading the stream."""
 
         def __init__(self, body: bytes | AsyncStream, loop: asyncio.AbstractEventLoop) -> None:
-            super().__init__(_NoConnection(), 2**16, loop=loop)
+            base.__init__(self, _NoConnection(), 2**16, loop=loop)
             self._recorded_stream: AsyncStream | None = None
             if isinstance(body, bytes):
                 self.feed_data(body)
@@ -157,7 +155,7 @@ def _make_reader_class(base: Any) -> Any:
         async def _wait(self, func_name: str) -> None:
             stream = self._recorded_stream
             if stream is None:
-                await super()._wait(func_name)
+                await base._wait(self, func_name)
                 return
             try:
                 self.feed_data(await anext(stream))

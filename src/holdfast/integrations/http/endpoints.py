@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.integrations.http.protocol import Protocol
+    from holdfast.integrations.http.protocol import ModelProtocol
 
 _PROTOCOLS = (
     (r"/chat/completions", "openai_protocols:CHAT"),
@@ -96,10 +96,10 @@ class RequestFilter:
         )
 
 
-def find_protocols(path: str) -> list[Protocol]:
+def find_protocols(path: str) -> list[ModelProtocol]:
     """The protocols that use this path."""
     homes = [home for pattern, home in _PATHS if pattern.search(path) is not None]
-    found: list[Protocol] = []
+    found: list[ModelProtocol] = []
     for home in homes:
         module, _, name = home.partition(":")
         found.append(getattr(import_module(f"holdfast.integrations.http.{module}"), name))

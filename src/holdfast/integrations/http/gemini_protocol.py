@@ -71,12 +71,11 @@ class _Generate(ModelProtocol):
             for candidate in get_list(event, "candidates")[:1]:
                 reason = get_text(candidate, "finishReason") or reason
                 for part in get_list(get_dict(candidate, "content"), "parts"):
-                    if "functionCall" in part:
-                        call = get_dict(part, "functionCall")
+                    if call := get_dict(part, "functionCall"):
                         arguments = get_dict(call, "args")
                         calls.append(ToolCallReport.from_raw(get_text(call, "name"), arguments, get_text(call, "id")))
                     else:
-                        (thoughts if part.get("thought") else texts).append(get_text(part, "text"))
+                        (thoughts if get_dict(part).get("thought") else texts).append(get_text(part, "text"))
         finish = "tool_call" if calls and reason == "STOP" else _FINISH_REASONS.get(reason, reason.lower() or None)
         return ModelAnswer("".join(texts), calls, tokens, "".join(thoughts), model, finish)
 
@@ -85,7 +84,7 @@ class _Generate(ModelProtocol):
             get_text(part, "text")
             for candidate in get_list(event, "candidates")[:1]
             for part in get_list(get_dict(candidate, "content"), "parts")
-            if not part.get("thought")
+            if not get_dict(part).get("thought")
         )
 
 
@@ -121,7 +120,7 @@ def _read_model(path: str) -> str:
 def _read_content(content: Any, role: str) -> dict[str, Any]:
     """A content as a message. A single text is just that."""
     parts = get_list(content, "parts")
-    if len(parts) == 1 and isinstance(parts[0], dict) and set(parts[0]) == {"text"}:
+    if len(parts) == 1 and list(get_dict(parts[0])) == ["text"]:
         return {"role": get_text(content, "role") or role, "content": parts[0]["text"]}
     return {"role": get_text(content, "role") or role, "content": parts or content}
 
@@ -138,14 +137,14 @@ def _split_tool_results(content: Any) -> list[dict[str, Any]]:
                     "tool_call_id": get_text(found, "id"),
                     "name": get_text(found, "name"),
                     "content": found.get("response"),
-                    "part": {name: value for name, value in part.items() if name != "functionResponse"},
+                    "part": {name: value for name, value in get_dict(part).items() if name != "functionResponse"},
                 }
             )
         else:
             rest.append(part)
     if not results:
         return [_read_content(content, "user")]
-    return [*results, *([_read_content({**content, "parts": rest}, "user")] if rest else [])]
+    return [*results, *([_read_content({**get_dict(content), "parts": rest}, "user")] if rest else [])]
 
 
 def _read_usage(usage: Json) -> TokenCounts | None:

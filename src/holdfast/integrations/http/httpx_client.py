@@ -47,9 +47,7 @@ def record(library: Any, request: Any, handle: HandleRequest, request_filter: Re
     return _make_response(library, head, body, "ByteStream" if isinstance(body, bytes) else "SyncByteStream")
 
 
-async def record_async(
-    library: Any, request: Any, handle: HandleAsyncRequest, request_filter: RequestFilter
-) -> Any:
+async def record_async(library: Any, request: Any, handle: HandleAsyncRequest, request_filter: RequestFilter) -> Any:
     """The same for async code."""
     if not request_filter.may_match(request.method, str(request.url)):
         return await handle(request)

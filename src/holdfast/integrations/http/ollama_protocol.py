@@ -51,12 +51,10 @@ class _Ollama(ModelProtocol):
         for event in events:
             model = get_text(event, "model") or model
             reason = get_text(event, "done_reason") or reason
-            tokens = count_tokens(event, "prompt_eval_count", "eval_count") or tokens
+            tokens = count_tokens(get_dict(event), "prompt_eval_count", "eval_count") or tokens
             for call in get_list(get_dict(event, "message"), "tool_calls"):
                 function = get_dict(call, "function")
-                calls.append(
-                    ToolCallReport.from_raw(get_text(function, "name"), get_dict(function, "arguments"), "")
-                )
+                calls.append(ToolCallReport.from_raw(get_text(function, "name"), get_dict(function, "arguments"), ""))
         thoughts = "".join(get_text(get_dict(event, "message"), "thinking") for event in events)
         return ModelAnswer("".join(map(self.get_text, events)), calls, tokens, thoughts, model, reason or None)
 
@@ -64,7 +62,7 @@ class _Ollama(ModelProtocol):
         return get_text(get_dict(event, "message"), "content") or get_text(event, "response")
 
     def is_last(self, event: Any) -> bool:
-        return get_dict({"event": event}, "event").get("done") is True
+        return get_dict(event).get("done") is True
 
 
 OLLAMA = _Ollama()

@@ -152,11 +152,16 @@ RESPONSES = _Responses()
 def _read_item(item: Any) -> dict[str, Any]:
     """An item of the input as a message with a role."""
     kind = get_text(item, "type")
-    found: dict[str, Any] = item if isinstance(item, dict) else {"content": item}
+    found = get_dict(item) or {"content": item}
     if "role" in found:
         return found
     if kind.endswith("_call_output"):
-        return {"role": "tool", "tool_call_id": get_text(item, "call_id"), "content": found.get("output"), "item": found}
+        return {
+            "role": "tool",
+            "tool_call_id": get_text(item, "call_id"),
+            "content": found.get("output"),
+            "item": found,
+        }
     return {"role": "assistant", "content": "", "item": found}
 
 

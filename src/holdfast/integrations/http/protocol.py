@@ -89,7 +89,7 @@ class ToolCallParts:
 
 
 def get_dict(data: Any, *names: str) -> dict[str, Any]:
-    """The object at this path; an empty one if there is none."""
+    """The object at this path, or the data itself; an empty one if that is not an object."""
     for name in names:
         data = cast("Json", data).get(name) if isinstance(data, Mapping) else None
     return cast("dict[str, Any]", data) if isinstance(data, dict) else {}

@@ -42,7 +42,7 @@ from holdfast.integrations.http.exchange import (
     load_head,
 )
 from holdfast.integrations.http.framing import UNFRAMED, EventSplitter, Framing, get_framing
-from holdfast.integrations.http.protocol import ModelProtocol
+from holdfast.integrations.http.protocol import ModelProtocol, get_dict
 from holdfast.integrations.model_call import (
     AnswerCodec,
     ModelAnswer,
@@ -141,7 +141,8 @@ def find_recording(request: Request, request_filter: RequestFilter) -> Recording
     Only code of a program records calls. In a workflow, a model call is refused.
     """
     path = get_path(request.url)
-    if request.method == "POST" and isinstance(body := _parse(request.body), dict):
+    if request.method == "POST":
+        body = get_dict(_parse(request.body))
         for protocol in find_protocols(path):
             if not protocol.accepts(body):
                 continue

@@ -23,7 +23,9 @@ def patch(library: Any, request_filter: RequestFilter) -> None:
     response_class = _make_response_class(library.HTTPResponse)
 
     @wraps(original)
-    def urlopen(pool: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **options: Any) -> Any:
+    def urlopen(
+        pool: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **options: Any
+    ) -> Any:
         send = partial(original, pool, method, url, body, headers, *args, **options)
         full_url = url if "://" in url else f"{pool.scheme}://{pool.host}:{pool.port}{url}"
         if args or not request_filter.may_match(method, full_url):

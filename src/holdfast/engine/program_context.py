@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import threading
 from asyncio import events
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.program_calls import LogicalThread
+from holdfast.engine import process_program
 from holdfast.engine.step_context import current_context
 
 if TYPE_CHECKING:
@@ -46,22 +46,16 @@ current_program: contextvars.ContextVar[ProgramContext | _Outside | None] = cont
     "holdfast_program", default=None
 )
 """``None``: nothing is set, and the code belongs to the program of the process, if it has one."""
-_find_process_program: Callable[[], ProgramRun] | None = None
-
-
-def set_process_program(find: Callable[[], ProgramRun] | None) -> None:
-    """Let all code of this process belong to one program: ``find`` returns its run when the first call is made."""
-    global _find_process_program
-    _find_process_program = find
 
 
 def find_program() -> ProgramContext | None:
     """The program that the calling code belongs to, with its logical thread; ``None``: it belongs to none."""
     found = current_program.get()
     if found is None:
-        if _find_process_program is None or current_context.get(None) is not None:
+        find = process_program.find_process_program
+        if find is None or current_context.get(None) is not None:
             return None  # what happens in a step of another run is a part of that step
-        found = ProgramContext(_find_process_program(), LogicalThread(), get_owner())
+        found = ProgramContext(find(), LogicalThread(), get_owner())
         current_program.set(found)
         return found
     if isinstance(found, _Outside):
@@ -116,7 +110,3 @@ def propagate_to_threads() -> None:
 
     threading.Thread.start = start_in_context  # type: ignore[method-assign]
     ThreadPoolExecutor.submit = submit_in_context  # type: ignore[method-assign]
-
-
-if hasattr(os, "register_at_fork"):  # a forked child is another process, whose calls are not recorded
-    os.register_at_fork(after_in_child=lambda: set_process_program(None))

@@ -76,3 +76,12 @@ def join_threads(ours: Sequence[threading.Thread]) -> None:
     ]:
         for thread in threads:
             thread.join()
+
+
+class ScriptStopped(SystemExit):
+    """Ends a script whose run cannot continue; the message is printed."""
+
+
+def report(text: str) -> None:
+    """Print a line about the run."""
+    print(f"holdfast: {text}", file=sys.stderr, flush=True)  # noqa: T201  # for the person who started it

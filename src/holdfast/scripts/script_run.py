@@ -2,7 +2,7 @@
 
 The engine has a thread and an event loop of its own, which start with the script's first recorded call. There, the run
 is a *program* (see ``authoring.program``) whose function only waits for the script to end: what the script's threads
-and tasks record, they record as code of that program (``engine.program_context.set_process_program``).
+and tasks record, they record as code of that program (``engine.process_program``).
 
 **Which run.** With an id, the run of this id: while another live process executes it, this process waits in its first
 recorded call. Without one, the newest run of the same command if its process has died or it has failed, else a new run.
@@ -11,7 +11,6 @@ recorded call. Without one, the newest run of the same command if its process ha
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections import Counter
 from concurrent.futures import Future
@@ -25,12 +24,12 @@ from holdfast.authoring.workflow import Workflow
 from holdfast.client.handle import Handle
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
-from holdfast.engine.program_context import OUTSIDE, current_program, find_program, set_process_program
+from holdfast.engine.program_context import OUTSIDE, current_program, find_program
 from holdfast.engine.program_run import ProgramRun
 from holdfast.errors import HoldfastError, RunFailed, RunUnsuccessful, StepOutcomeUnknown, UsageError
 from holdfast.reports.formatting import format_count
 from holdfast.reports.recorded_reply import MODEL_CALL_STEP, reply_from_record
-from holdfast.scripts.script import Script
+from holdfast.scripts.script import Script, ScriptStopped, report
 from holdfast.services import run_control
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.operations import Run
@@ -38,10 +37,6 @@ from holdfast.stores.operations import Run
 TAG_PREFIX = "command:"
 """Runs have the tag ``command:DIGEST``, so that a command finds its earlier runs."""
 JOIN_TIMEOUT_S = 30.0
-
-
-class ScriptStopped(SystemExit):
-    """Ends a script whose run cannot continue; the message is printed."""
 
 
 @dataclass
@@ -78,7 +73,7 @@ def describe_calls(calls: Counter[str]) -> str:
 
 
 class ScriptRun:
-    """The run of a script: opened when it is needed, ended by ``finish``.
+    """The run of a script: opened by the first recorded call, ended by ``finish``.
 
     Args:
         script: the script.
@@ -103,13 +98,8 @@ class ScriptRun:
         self._run_end: Future[str] = Future()
         """How the run ended, as a text."""
 
-    def install(self) -> None:
-        """From now on, all code of this process belongs to the run."""
-        set_process_program(self._get_program_run)
-
     def finish(self, error: BaseException | None) -> None:
         """The script has ended: end the run, and report it."""
-        set_process_program(None)
         if self._thread is None:
             return
         if error is None:
@@ -127,8 +117,8 @@ class ScriptRun:
         """The threads that are not the script's."""
         return () if self._thread is None else (self._thread,)
 
-    def _get_program_run(self) -> ProgramRun:
-        """The program, for the script's first calls."""
+    def get_program_run(self) -> ProgramRun:
+        """The program, for code that makes its first call."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="holdfast run", daemon=True)
@@ -240,8 +230,3 @@ class ScriptRun:
         except RunUnsuccessful as error:
             return str(error)
         return f"run {handle.run_id} has completed"
-
-
-def report(text: str) -> None:
-    """Print a line about the run."""
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)  # noqa: T201  # for the person who started it

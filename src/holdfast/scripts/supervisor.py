@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from holdfast.scripts.script_run import report
+from holdfast.scripts.script import report
 
 MAX_DEATHS = 20
 """Deaths after which the supervisor gives up. A run that makes no progress is declared dead before that."""

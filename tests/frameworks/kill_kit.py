@@ -26,6 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from effects import KILL, LEDGER, START
 from provider_server import ProviderServer, Script, read_calls
@@ -116,7 +117,7 @@ class _Provider(ProviderServer):
 def run_app(app: App, folder: Path, url: str, kill: Kill | None = None) -> Ending:
     """Run one process of the app."""
     folder.mkdir(parents=True, exist_ok=True)
-    ledger = folder / f"provider-{len(list(folder.glob('provider-*')))}.ledger"  # of this process's requests alone
+    ledger = folder / f"provider-{uuid4().hex}.ledger"  # of this process's requests alone
     effects = folder / "effects.ledger"
     effects_before = _read_effects(effects)
     with _Provider(app.scripts, ledger, kill) as provider:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,15 @@ def test_a_script_without_model_calls_leaves_no_run(tmp_path: Path):
     ending = run_app(App(script, {}, arguments=["x"], launcher=LAUNCHER), tmp_path, get_url(tmp_path))
     assert ending.result == "__main__ ['x'] True"
     assert not (tmp_path / "runs.db").exists()
+
+
+def test_a_process_that_waits_takes_over_when_the_other_one_dies(tmp_path: Path):
+    app, url = make_app("--id", "trip"), get_url(tmp_path)
+    kill = Kill(REQUEST, 6)  # only the process that executes the run makes as many requests
+    with ThreadPoolExecutor(2) as pool:
+        endings = list(pool.map(lambda _: run_app(app, tmp_path, url, kill), range(2)))
+    assert sorted(ending.returncode for ending in endings) == [-signal.SIGKILL, 0], [one.log for one in endings]
+    survivor = next(ending for ending in endings if not ending.returncode)
+    assert "continuing run trip" in survivor.log
+    assert survivor.requests <= 4
+    assert survivor.effects["end:charge"] == 1  # of both, which share the ledger

@@ -638,6 +638,9 @@ async def test_memory_is_the_same() -> None:
         assert await http.memory.list("user/42", limit=1000) == await store.memory.list("user/42", limit=1000)
         after = {"after": "key-0600", "limit": 3}
         assert await http.memory.list("user/42", **after) == await store.memory.list("user/42", **after)
+        await http.memory.put("user/43", "drink", "tea")
+        assert await http.memory.namespaces("user/") == await store.memory.namespaces("user/") == ["user/42", "user/43"]
+        assert await http.memory.namespaces(after="user/42", limit=1) == ["user/43"]
         await http.memory.delete("user/42", "ä/b")
         assert await http.memory.get("user/42", "ä/b") is await store.memory.get("user/42", "ä/b") is None
 

@@ -88,11 +88,16 @@ class ClientMemory(ClientResource, AsyncMemory):
     async def delete(self, namespace: str, key: str) -> None:
         await self._provider.change_memory(memories.build_delete(namespace, key))
 
+    async def namespaces(self, prefix: str = "", *, after: str = "", limit: int = 100) -> builtins.list[str]:
+        """Namespaces that have values and begin with ``prefix``, in order, starting after ``after``."""
+        return await memories.list_namespaces(await self._provider.store(), prefix, after, limit)
+
     put_sync = sync_method(put)
     get_sync = sync_method(get)
     search_sync = sync_method(search)
     list_sync = sync_method(list)
     delete_sync = sync_method(delete)
+    namespaces_sync = sync_method(namespaces)
 
 
 class ClientSchedules(ClientResource):

@@ -40,6 +40,7 @@ class MemoryEntry:
     key: str
     value: UserValue
     """Plain data; ``memory.get(..., type=...)`` returns the original type."""
+    created_at: UtcDatetime
     updated_at: UtcDatetime
 
 
@@ -70,7 +71,7 @@ def decode_value(memory: Memory, type: Any = Any) -> Any:
 
 def entry_from_row(row: Memory) -> MemoryEntry:
     """A memory as users see it."""
-    return MemoryEntry(row.key, decode_plain(row.value), to_datetime(row.updated_at))
+    return MemoryEntry(row.key, decode_plain(row.value), to_datetime(row.created_at), to_datetime(row.updated_at))
 
 
 async def read_value(store: Store, namespace: str, key: str, default: Any, type: Any) -> Any:
@@ -93,6 +94,13 @@ async def list_values(store: Store, namespace: str, after: str, limit: int) -> l
     validate_memory_namespace(namespace)
     check_limit(limit)
     return [entry_from_row(found) for found in await store.memories.list(namespace, after=after, limit=limit)]
+
+
+async def list_namespaces(store: Store, prefix: str, after: str, limit: int) -> list[str]:
+    """Namespaces with values, in order."""
+    check_prefix(prefix)
+    check_limit(limit)
+    return await store.memories.namespaces(prefix, after=after, limit=limit)
 
 
 class AsyncMemory(ABC):
@@ -139,6 +147,12 @@ def _validate_name(name: object, subject: str) -> str:
         shown = repr(name)[:80]
         raise InputError(f"{subject} is a printable text of 1 to {MAX_NAME_LENGTH} characters, not {shown}")
     return name
+
+
+def check_prefix(prefix: object) -> None:
+    """Raise ``InputError`` for an invalid prefix of namespaces."""
+    if not isinstance(prefix, str):
+        raise InputError(f"memory.namespaces: a prefix is a str, not {prefix!r}")
 
 
 def check_query(query: object) -> None:

@@ -39,6 +39,7 @@ from holdfast.services.memories import (
     build_put,
     check_limit,
     check_location,
+    check_prefix,
     check_query,
     validate_memory_namespace,
 )
@@ -101,6 +102,20 @@ class HttpMemory(HttpResource, ClientMemory):
     async def delete(self, namespace: str, key: str) -> None:
         check_location(namespace, key)
         (await self._transport.request("DELETE", _memory_path(namespace, key))).unwrap()
+
+    @override
+    async def namespaces(self, prefix: str = "", *, after: str = "", limit: int = 100) -> builtins.list[str]:
+        check_prefix(prefix)
+        check_limit(limit)
+        found: list[str] = []
+        last: str | None = after or None
+        while True:
+            size = min(PAGE_SIZE, limit - len(found))
+            page = await self._get("/v1/memories", prefix=prefix or None, after=last, limit=size)
+            found += decode_list(str, page)
+            last = page["next"]
+            if last is None or len(found) >= limit:
+                return found
 
 
 def _memory_path(namespace: str, key: str | None = None) -> str:

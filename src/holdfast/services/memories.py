@@ -81,6 +81,13 @@ async def read_value(store: Store, namespace: str, key: str, default: Any, type:
     return default if found is None else decode_value(found, type)
 
 
+async def find_entry(store: Store, namespace: str, key: str) -> MemoryEntry | None:
+    """The value under a key, with its times."""
+    check_location(namespace, key)
+    found = await store.memories.get(namespace, key)
+    return None if found is None else entry_from_row(found)
+
+
 async def search_values(store: Store, namespace: str, query: str, limit: int) -> list[MemoryEntry]:
     """Values that contain some of these words, the best match first."""
     validate_memory_namespace(namespace)

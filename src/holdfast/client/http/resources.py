@@ -72,11 +72,18 @@ class HttpMemory(HttpResource, ClientMemory):
     @override
     async def get(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
         subject = check_location(namespace, key)
+        entry = await self.get_entry(namespace, key)
+        if entry is None:
+            return default
+        return entry.value if type is Any else codec_for(type).decode(encode_value(entry.value, subject), subject)
+
+    @override
+    async def get_entry(self, namespace: str, key: str) -> MemoryEntry | None:
+        check_location(namespace, key)
         response = await self._transport.request("GET", _memory_path(namespace, key))
         if response.status == 404 and response.data is not None and response.data.get("type") == "memory-not-found":
-            return default
-        value = decode(MemoryEntry, response.unwrap()).value
-        return value if type is Any else codec_for(type).decode(encode_value(value, subject), subject)
+            return None
+        return decode(MemoryEntry, response.unwrap())
 
     @override
     async def search(self, namespace: str, query: str, *, limit: int = 10) -> builtins.list[MemoryEntry]:

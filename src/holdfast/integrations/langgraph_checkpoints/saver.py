@@ -16,6 +16,7 @@ import heapq
 import random
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -184,8 +185,9 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         place = record.place
         channels = [*record.owners]
         keys = [value_key(record.owners[channel], channel) for channel in channels]
-        pending, *large = await asyncio.gather(
-            self._load_writes(place, record.id), *(self._connection.get(place.values, key) for key in keys)
+        pending, large = await asyncio.gather(
+            self._load_writes(place, record.id),
+            asyncio.gather(*(self._connection.get(place.values, key) for key in keys)),
         )
         missing = [channel for channel, value in zip(channels, large, strict=True) if value is None]
         if missing:
@@ -406,7 +408,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
                     await self._put_copy(record, target)
 
     async def _put_copy(self, record: CheckpointRecord, thread_id: str) -> None:
-        copy = CheckpointRecord(**{**record.to_plain(), "thread_id": thread_id})
+        copy = replace(record, thread_id=thread_id)
         await asyncio.gather(*self._put_in_run(copy))
         await self._connection.put(copy.place.checkpoints, checkpoint_key(copy.id), copy.to_plain())
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from holdfast.client.client import Client
 from holdfast.client.loop_thread import SyncLoop
-from holdfast.errors import StoreNotFound
+from holdfast.errors import StoreNotFound, UnrecordableValue
 from holdfast.services.memories import MAX_LIMIT, MemoryEntry
 
 T = TypeVar("T")
@@ -65,9 +65,20 @@ class Connection:
         """Disconnect what was used without ``await``."""
         self._sync_loop.close()
 
-    async def put(self, namespace: str, key: str, value: Any, text: str | None = "") -> None:
-        """Write an entry, which is found by ``text``, or by its words if this is ``None``."""
-        await self.client.memory.put(namespace, key, value, text=text)
+    async def put(self, namespace: str, key: str, value: Any, *, text: str | None = "", subject: str) -> None:
+        """Write an entry.
+
+        Args:
+            namespace: of memory.
+            key: of the entry.
+            value: of the entry.
+            text: what it is found by; ``None``: the words in its value.
+            subject: what the entry is for those who read an error.
+        """
+        try:
+            await self.client.memory.put(namespace, key, value, text=text)
+        except UnrecordableValue as error:
+            raise type(error)(f"{subject} cannot be kept: {error}") from error
 
     async def get(self, namespace: str, key: str) -> Any:
         """The value of an entry, or ``None``."""
@@ -127,4 +138,4 @@ class Connection:
     async def copy_all(self, namespace: str, target: str) -> None:
         """Copy all entries of a namespace to another one."""
         async for entry in self.iterate(namespace):
-            await self.put(target, entry.key, entry.value)
+            await self.put(target, entry.key, entry.value, subject=f"the copy of {namespace}")

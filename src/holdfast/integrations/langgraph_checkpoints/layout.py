@@ -107,7 +107,11 @@ class TaskWrites:
 
     task_id: str
     task_path: str
-    writes: list[tuple[int, str, Typed]]
+    writes: list[tuple[int, str, Typed]] = field(default_factory=list[tuple[int, str, Typed]])
+
+    def to_plain(self) -> dict[str, Any]:
+        """What is written."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def checkpoint_key(checkpoint_id: str) -> str:

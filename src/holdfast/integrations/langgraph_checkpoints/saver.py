@@ -17,7 +17,7 @@ import random
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -251,9 +251,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             values=values,
             owners={channel: owner for channel, (_, owner) in owners.items()},
         )
-        puts = [self._connection.put(place.values, value_key(record.id, name), value) for name, value in large.items()]
-        await asyncio.gather(*puts, *self._put_in_run(record))
-        await self._connection.put(place.checkpoints, checkpoint_key(record.id), record.to_plain())
+        await asyncio.gather(*(self._put_value(record, *item) for item in large.items()), self._put_in_run(record))
+        await self._put_record(record)
         self._remember(place, record.id, owners)
         return _make_config(record, record.id)
 
@@ -277,12 +276,21 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
                 owners[channel] = (version, checkpoint["id"])
         return small, large, owners
 
-    def _put_in_run(self, record: CheckpointRecord) -> builtins.list[Coroutine[Any, Any, None]]:
+    async def _put_value(self, record: CheckpointRecord, channel: str, value: tuple[str, bytes]) -> None:
+        """Write a large value that a checkpoint owns."""
+        subject = f"thread {record.thread_id!r}: the value of channel {channel!r} in checkpoint {record.id}"
+        await self._connection.put(record.place.values, value_key(record.id, channel), value, subject=subject)
+
+    async def _put_in_run(self, record: CheckpointRecord) -> None:
         """Note a checkpoint under the run id in its metadata, if there is one."""
-        if record.run_id is None:
-            return []
-        key = record.place.run_key(record.id)
-        return [self._connection.put(run_namespace(record.run_id), key, record.id)]
+        if record.run_id is not None:
+            namespace, key = run_namespace(record.run_id), record.place.run_key(record.id)
+            await self._connection.put(namespace, key, record.id, subject=f"checkpoint {record.id}")
+
+    async def _put_record(self, record: CheckpointRecord) -> None:
+        subject = f"thread {record.thread_id!r}: checkpoint {record.id}"
+        key = checkpoint_key(record.id)
+        await self._connection.put(record.place.checkpoints, key, record.to_plain(), subject=subject)
 
     def _remember(self, place: Place, checkpoint_id: str, owners: Owners) -> None:
         with self._owners_lock:
@@ -297,31 +305,34 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         checkpoint_id = get_checkpoint_id(config)
         if checkpoint_id is None:
             raise UsageError("put_writes: the config has no checkpoint_id, so it is not known what the writes follow")
-        namespace, key = Place.of(*_read_location(config)).writes(checkpoint_id), digest(task_id)
-        regular: list[tuple[int, str, tuple[str, bytes]]] = []
-        puts: list[Coroutine[Any, Any, None]] = []
-        for number, (channel, value) in enumerate(writes):
-            index = WRITES_IDX_MAP.get(channel, number)
-            write = (index, channel, self.serde.dumps_typed(value))
-            if index >= 0:
-                regular.append(write)
-            else:  # the last one of its kind stays
-                entry = _to_plain(TaskWrites(task_id, task_path, [write]))
-                puts.append(self._connection.put(namespace, f"{key}:{index}", entry))
-        if regular:
-            puts.append(self._put_first(namespace, key, TaskWrites(task_id, task_path, regular)))
+        thread_id, checkpoint_ns = _read_location(config)
+        entries = _Entries(
+            Place.of(thread_id, checkpoint_ns).writes(checkpoint_id), f"thread {thread_id!r}: writes of task {task_id}"
+        )
+        key, task = digest(task_id), TaskWrites(task_id, task_path)
+        all_writes = [
+            (WRITES_IDX_MAP.get(channel, number), channel, self.serde.dumps_typed(value))
+            for number, (channel, value) in enumerate(writes)
+        ]
+        special = [write for write in all_writes if write[0] < 0]  # the last one of its kind stays
+        puts = [self._put_task(entries, f"{key}:{write[0]}", replace(task, writes=[write])) for write in special]
+        if regular := [write for write in all_writes if write[0] >= 0]:
+            puts.append(self._put_first(entries, key, replace(task, writes=regular)))
         await asyncio.gather(*puts)
 
-    async def _put_first(self, namespace: str, key: str, new: TaskWrites) -> None:
+    async def _put_first(self, entries: _Entries, key: str, new: TaskWrites) -> None:
         """Write what a task has written, except what it has written before."""
-        if found := await self._connection.get(namespace, key):
+        if found := await self._connection.get(entries.namespace, key):
             before = TaskWrites(**found)
             known = {index for index, _, _ in before.writes}
             added = [write for write in new.writes if write[0] not in known]
             if not added:
                 return
-            new = TaskWrites(new.task_id, before.task_path, [*before.writes, *added])
-        await self._connection.put(namespace, key, _to_plain(new))
+            new = replace(before, writes=[*before.writes, *added])
+        await self._put_task(entries, key, new)
+
+    async def _put_task(self, entries: _Entries, key: str, task: TaskWrites) -> None:
+        await self._connection.put(entries.namespace, key, task.to_plain(), subject=entries.subject)
 
     # Deleting and copying
 
@@ -409,8 +420,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     async def _put_copy(self, record: CheckpointRecord, thread_id: str) -> None:
         copy = replace(record, thread_id=thread_id)
-        await asyncio.gather(*self._put_in_run(copy))
-        await self._connection.put(copy.place.checkpoints, checkpoint_key(copy.id), copy.to_plain())
+        await self._put_in_run(copy)
+        await self._put_record(copy)
 
     # Without ``await``
 
@@ -435,6 +446,14 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         return self._connection.iterate_sync(self.alist(config, filter=filter, before=before, limit=limit))
 
 
+class _Entries(NamedTuple):
+    """Where the writes of a task are kept."""
+
+    namespace: str
+    subject: str
+    """The start of errors."""
+
+
 class _Descending(str):
     """A text that sorts the other way round."""
 
@@ -455,7 +474,3 @@ def _read_location(config: RunnableConfig) -> tuple[str, str]:
 def _make_config(record: CheckpointRecord, checkpoint_id: str) -> RunnableConfig:
     location = {"thread_id": record.thread_id, "checkpoint_ns": record.checkpoint_ns}
     return {"configurable": {**location, "checkpoint_id": checkpoint_id}}
-
-
-def _to_plain(task: TaskWrites) -> dict[str, Any]:
-    return {"task_id": task.task_id, "task_path": task.task_path, "writes": task.writes}

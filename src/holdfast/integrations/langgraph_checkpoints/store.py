@@ -112,8 +112,9 @@ class HoldfastStore(BaseStore):
         if op.value is None:
             await self._connection.delete(_to_memory(op.namespace), [op.key])
         else:
-            value = dict(op.value)
-            await self._connection.put(_to_memory(op.namespace), op.key, value, text=_get_text(value, op.index))
+            value, subject = dict(op.value), f"item {op.key!r} of {op.namespace}"
+            text = _get_text(value, op.index)
+            await self._connection.put(_to_memory(op.namespace), op.key, value, text=text, subject=subject)
 
     async def _search(self, op: SearchOp) -> list[SearchItem]:
         """Items under a namespace, by namespace and key; with a query, the best matches of each namespace first."""

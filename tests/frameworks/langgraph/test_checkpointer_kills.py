@@ -14,6 +14,7 @@ POINTS = [f"{phase}:{name}" for name in NODES for phase in ("start", "end")]
 APP = App(Path(__file__).with_name("checkpointed_app.py"), {})
 
 
+@pytest.mark.timeout(900)  # as many kills as were asked for
 def test_a_killed_graph_repeats_the_node_that_was_running_and_no_earlier_one(
     tmp_path: Path, request: pytest.FixtureRequest
 ):

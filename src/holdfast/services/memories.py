@@ -40,8 +40,9 @@ class MemoryEntry:
     key: str
     value: UserValue
     """Plain data; ``memory.get(..., type=...)`` returns the original type."""
-    created_at: UtcDatetime
     updated_at: UtcDatetime
+    created_at: UtcDatetime | None = None
+    """``None`` in results that a workflow recorded before entries had this field."""
 
 
 def build_put(
@@ -71,7 +72,7 @@ def decode_value(memory: Memory, type: Any = Any) -> Any:
 
 def entry_from_row(row: Memory) -> MemoryEntry:
     """A memory as users see it."""
-    return MemoryEntry(row.key, decode_plain(row.value), to_datetime(row.created_at), to_datetime(row.updated_at))
+    return MemoryEntry(row.key, decode_plain(row.value), to_datetime(row.updated_at), to_datetime(row.created_at))
 
 
 async def read_value(store: Store, namespace: str, key: str, default: Any, type: Any) -> Any:

@@ -180,7 +180,7 @@ def _from_memory(name: str) -> Namespace:
 
 
 def _to_item(namespace: Namespace, entry: MemoryEntry) -> dict[str, Any]:
-    times = {"created_at": entry.created_at, "updated_at": entry.updated_at}
+    times = {"created_at": entry.created_at or entry.updated_at, "updated_at": entry.updated_at}
     return {"namespace": namespace, "key": entry.key, "value": entry.value, **times}
 
 

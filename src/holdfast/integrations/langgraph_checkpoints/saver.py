@@ -4,7 +4,8 @@ What LangGraph demands of a checkpointer is in its own conformance suite. Beyond
 
 - Processes may write to the same thread at the same time. Each checkpoint is an entry of its own, and the newest one,
   by its id, is the thread's state.
-- The first writes of a task stay: a process that was believed dead does not replace those of its successor.
+- The first writes of a task stay: a process that was believed dead does not replace those of its successor. They are
+  one entry, so if both write in the same instant, what stays is all from one process.
 - Pruning keeps the checkpoints from which a ``DeltaChannel`` is put together.
 """
 

@@ -63,6 +63,7 @@ def test_the_parts_of_a_client_work_without_an_event_loop(client: Client):
     client.memory.put_sync("notes", "colour", {"is": "blue"})
     assert client.memory.get_sync("notes", "colour") == {"is": "blue"}
     assert [one.key for one in client.memory.search_sync("notes", "blue")] == ["colour"]
+    assert client.memory.namespaces_sync("no") == ["notes"]
     client.memory.delete_sync("notes", "colour")
     assert client.memory.list_sync("notes") == []
 

@@ -634,10 +634,15 @@ async def test_memory_is_the_same() -> None:
         for client in (store, http):
             assert await client.memory.get("user/42", "ä/b", type=Note) == note
             assert await client.memory.get("user/42", "none", 7) == 7
+        assert await http.memory.get_entry("user/42", "ä/b") == await store.memory.get_entry("user/42", "ä/b")
+        assert await http.memory.get_entry("user/42", "none") is await store.memory.get_entry("user/42", "none") is None
         assert await store.memory.search("user/42", "milk") == await http.memory.search("user/42", "milk") != []
         assert await http.memory.list("user/42", limit=1000) == await store.memory.list("user/42", limit=1000)
         after = {"after": "key-0600", "limit": 3}
         assert await http.memory.list("user/42", **after) == await store.memory.list("user/42", **after)
+        await http.memory.put("user/43", "drink", "tea")
+        assert await http.memory.namespaces("user/") == await store.memory.namespaces("user/") == ["user/42", "user/43"]
+        assert await http.memory.namespaces(after="user/42", limit=1) == ["user/43"]
         await http.memory.delete("user/42", "ä/b")
         assert await http.memory.get("user/42", "ä/b") is await store.memory.get("user/42", "ä/b") is None
 

@@ -112,6 +112,7 @@ ROWS: dict[str, Row] = {
     "POST /v1/queues/{}/pause": Row(OPERATE),
     "POST /v1/queues/{}/resume": Row(OPERATE),
     # Memory
+    "GET /v1/memories": Row(READ),
     "GET /v1/memories/{}": Row(READ),
     "GET /v1/memories/{}/{}": Row(READ, 404),
     "PUT /v1/memories/{}/{}": Row(OPERATE, OWN, {"value": 1}),

@@ -89,3 +89,10 @@ def test_half_a_character_becomes_a_question_mark():
 def test_an_error_names_the_field():
     with pytest.raises(ValidationError, match=r"at\s+Field required"):
         from_json(Sample, {"value": 1})
+
+
+def test_entries_of_memory_that_were_recorded_without_a_time_of_creation_stay_readable():
+    codec = codec_for(list[MemoryEntry])
+    old = json.loads(codec.encode([MemoryEntry("k", "v", AT)], "test"))
+    del old[0]["created_at"]
+    assert codec.decode(json.dumps(old).encode(), "test") == [MemoryEntry("k", "v", AT)]

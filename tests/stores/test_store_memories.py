@@ -74,6 +74,20 @@ async def test_namespaces_and_keys_are_apart_and_exact(store: Store):
 
 
 @pytest.mark.asyncio
+async def test_namespaces_with_memories_are_listed_by_prefix_page_by_page(store: Store):
+    spaces = ["user/ann", "user/Ann", "user/ann/x", "user", "users", "z", "é", "user/\U0001f600"]
+    await commit_ops(store, *[put(key, space=space) for space in spaces for key in ("a", "b", "c")])
+    await commit_ops(store, *[DeleteMemory("z", key) for key in ("a", "b", "c")])
+    known = sorted(set(spaces) - {"z"})
+    namespaces = store.memories.namespaces
+    assert await namespaces() == known
+    assert await namespaces("user/") == [space for space in known if space.startswith("user/")]
+    assert await namespaces("user/", after="a", limit=2) == ["user/Ann", "user/ann"]
+    assert await namespaces("user/", after="user/ann") == ["user/ann/x", "user/\U0001f600"]
+    assert await namespaces(after="é") == await namespaces("none") == await namespaces("\ud800") == []
+
+
+@pytest.mark.asyncio
 async def test_memories_are_listed_by_key_page_by_page(store: Store):
     names = ["z", "a b", "é", "a", "Z", "\U0001f600", "0", "a\x00b"]
     await commit_ops(store, *[put(name) for name in names])

@@ -106,6 +106,10 @@ class SyncLoop:
             raise UsageError("an event loop is running in this thread: use the async form and `await` it")
         return self._get_thread().run(coroutine)
 
+    def run_blocking(self, coroutine: Coroutine[Any, Any, T], /) -> T:
+        """Run a coroutine to its end, and block this thread for that long, even if an event loop is running in it."""
+        return self._get_thread().run(coroutine)
+
     def submit(self, coroutine: Coroutine[Any, Any, T], /) -> None:
         """Run a coroutine, and do not wait for it."""
         self._get_thread().submit(coroutine)

@@ -76,6 +76,10 @@ class ClientMemory(ClientResource, AsyncMemory):
     async def get(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
         return await memories.read_value(await self._provider.store(), namespace, key, default, type)
 
+    async def get_entry(self, namespace: str, key: str) -> MemoryEntry | None:
+        """The value under a key, with the times at which it was created and last changed."""
+        return await memories.find_entry(await self._provider.store(), namespace, key)
+
     @override
     async def search(self, namespace: str, query: str, *, limit: int = 10) -> builtins.list[MemoryEntry]:
         return await memories.search_values(await self._provider.store(), namespace, query, limit)
@@ -88,11 +92,17 @@ class ClientMemory(ClientResource, AsyncMemory):
     async def delete(self, namespace: str, key: str) -> None:
         await self._provider.change_memory(memories.build_delete(namespace, key))
 
+    async def namespaces(self, prefix: str = "", *, after: str = "", limit: int = 100) -> builtins.list[str]:
+        """Namespaces that have values and begin with ``prefix``, in order, starting after ``after``."""
+        return await memories.list_namespaces(await self._provider.store(), prefix, after, limit)
+
     put_sync = sync_method(put)
     get_sync = sync_method(get)
+    get_entry_sync = sync_method(get_entry)
     search_sync = sync_method(search)
     list_sync = sync_method(list)
     delete_sync = sync_method(delete)
+    namespaces_sync = sync_method(namespaces)
 
 
 class ClientSchedules(ClientResource):

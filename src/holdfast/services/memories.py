@@ -41,6 +41,8 @@ class MemoryEntry:
     value: UserValue
     """Plain data; ``memory.get(..., type=...)`` returns the original type."""
     updated_at: UtcDatetime
+    created_at: UtcDatetime | None = None
+    """``None`` in results that a workflow recorded before entries had this field."""
 
 
 def build_put(
@@ -70,7 +72,7 @@ def decode_value(memory: Memory, type: Any = Any) -> Any:
 
 def entry_from_row(row: Memory) -> MemoryEntry:
     """A memory as users see it."""
-    return MemoryEntry(row.key, decode_plain(row.value), to_datetime(row.updated_at))
+    return MemoryEntry(row.key, decode_plain(row.value), to_datetime(row.updated_at), to_datetime(row.created_at))
 
 
 async def read_value(store: Store, namespace: str, key: str, default: Any, type: Any) -> Any:
@@ -78,6 +80,13 @@ async def read_value(store: Store, namespace: str, key: str, default: Any, type:
     check_location(namespace, key)
     found = await store.memories.get(namespace, key)
     return default if found is None else decode_value(found, type)
+
+
+async def find_entry(store: Store, namespace: str, key: str) -> MemoryEntry | None:
+    """The value under a key, with its times."""
+    check_location(namespace, key)
+    found = await store.memories.get(namespace, key)
+    return None if found is None else entry_from_row(found)
 
 
 async def search_values(store: Store, namespace: str, query: str, limit: int) -> list[MemoryEntry]:
@@ -93,6 +102,13 @@ async def list_values(store: Store, namespace: str, after: str, limit: int) -> l
     validate_memory_namespace(namespace)
     check_limit(limit)
     return [entry_from_row(found) for found in await store.memories.list(namespace, after=after, limit=limit)]
+
+
+async def list_namespaces(store: Store, prefix: str, after: str, limit: int) -> list[str]:
+    """Namespaces with values, in order."""
+    check_prefix(prefix)
+    check_limit(limit)
+    return await store.memories.namespaces(prefix, after=after, limit=limit)
 
 
 class AsyncMemory(ABC):
@@ -139,6 +155,12 @@ def _validate_name(name: object, subject: str) -> str:
         shown = repr(name)[:80]
         raise InputError(f"{subject} is a printable text of 1 to {MAX_NAME_LENGTH} characters, not {shown}")
     return name
+
+
+def check_prefix(prefix: object) -> None:
+    """Raise ``InputError`` for an invalid prefix of namespaces."""
+    if not isinstance(prefix, str):
+        raise InputError(f"memory.namespaces: a prefix is a str, not {prefix!r}")
 
 
 def check_query(query: object) -> None:

@@ -10,6 +10,7 @@ Namespaces and keys are compared exactly; keys are listed in the order of their 
 
 from __future__ import annotations
 
+import builtins
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -92,3 +93,7 @@ class Memories(ABC):
     @abstractmethod
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
         """The memories of a namespace with a key after ``after``, ordered by key."""
+
+    @abstractmethod
+    async def namespaces(self, prefix: str = "", *, after: str = "", limit: int = 100) -> builtins.list[str]:
+        """The namespaces with memories that begin with ``prefix`` and come after ``after``, in order."""

@@ -39,6 +39,7 @@ from holdfast.services.memories import (
     build_put,
     check_limit,
     check_location,
+    check_prefix,
     check_query,
     validate_memory_namespace,
 )
@@ -71,11 +72,18 @@ class HttpMemory(HttpResource, ClientMemory):
     @override
     async def get(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
         subject = check_location(namespace, key)
+        entry = await self.get_entry(namespace, key)
+        if entry is None:
+            return default
+        return entry.value if type is Any else codec_for(type).decode(encode_value(entry.value, subject), subject)
+
+    @override
+    async def get_entry(self, namespace: str, key: str) -> MemoryEntry | None:
+        check_location(namespace, key)
         response = await self._transport.request("GET", _memory_path(namespace, key))
         if response.status == 404 and response.data is not None and response.data.get("type") == "memory-not-found":
-            return default
-        value = decode(MemoryEntry, response.unwrap()).value
-        return value if type is Any else codec_for(type).decode(encode_value(value, subject), subject)
+            return None
+        return decode(MemoryEntry, response.unwrap())
 
     @override
     async def search(self, namespace: str, query: str, *, limit: int = 10) -> builtins.list[MemoryEntry]:
@@ -101,6 +109,20 @@ class HttpMemory(HttpResource, ClientMemory):
     async def delete(self, namespace: str, key: str) -> None:
         check_location(namespace, key)
         (await self._transport.request("DELETE", _memory_path(namespace, key))).unwrap()
+
+    @override
+    async def namespaces(self, prefix: str = "", *, after: str = "", limit: int = 100) -> builtins.list[str]:
+        check_prefix(prefix)
+        check_limit(limit)
+        found: list[str] = []
+        last: str | None = after or None
+        while True:
+            size = min(PAGE_SIZE, limit - len(found))
+            page = await self._get("/v1/memories", prefix=prefix or None, after=last, limit=size)
+            found += decode_list(str, page)
+            last = page["next"]
+            if last is None or len(found) >= limit:
+                return found
 
 
 def _memory_path(namespace: str, key: str | None = None) -> str:

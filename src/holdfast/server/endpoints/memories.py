@@ -31,6 +31,29 @@ from holdfast.stores.memories import Memory
 router = Router()
 
 
+class MemoryNamespacesQuery(RequestModel):
+    """Which namespaces of memories."""
+
+    prefix: Annotated[Name | None, Field(description="Those that begin like this.")] = None
+    after: Annotated[Name | None, Field(description="Those after this one.")] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Maximum number of results.")] = 100
+
+
+class MemoryNamespacePage(BaseModel):
+    """A page of namespaces of memories."""
+
+    items: list[str]
+    next: Annotated[str | None, Field(description="Send it as `after` to get the next page; null: there is none.")]
+
+
+@router("GET", "/v1/memories", scope=Scope.READ)
+async def list_memory_namespaces(call: Call, query: MemoryNamespacesQuery) -> MemoryNamespacePage:
+    """Namespaces that have memories, in order."""
+    limit = min(query.limit, MAX_LIMIT - 1)
+    found = await call.store.memories.namespaces(query.prefix or "", after=query.after or "", limit=limit + 1)
+    return MemoryNamespacePage(items=found[:limit], next=found[limit - 1] if len(found) > limit else None)
+
+
 class MemoriesQuery(RequestModel):
     """Which memories: those after a key, or those that contain words."""
 

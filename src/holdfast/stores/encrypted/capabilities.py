@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
@@ -157,6 +158,9 @@ class EncryptedMemories(_EncryptedCapability[Memories], Memories):
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
         found = await self._inner.list(namespace, after=after, limit=limit)
         return [*map(self._decrypt.transform_memory, found)]
+
+    async def namespaces(self, prefix: str = "", *, after: str = "", limit: int = 100) -> builtins.list[str]:
+        return await self._inner.namespaces(prefix, after=after, limit=limit)
 
 
 class EncryptedDocuments(_EncryptedCapability[Documents], Documents):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections import Counter
 from dataclasses import replace
 
@@ -135,3 +136,8 @@ class MemoryMemories(MemoryCapability, Memories):
         with tables._lock:
             keys = sorted(key for space, key in tables._memories if space == namespace and key > after)
             return [tables._memories[namespace, key] for key in keys[:limit]]
+
+    async def namespaces(self, prefix: str = "", *, after: str = "", limit: int = 100) -> builtins.list[str]:
+        with self._tables._lock:
+            known = {space for space, _ in self._tables._memories if space.startswith(prefix) and space > after}
+        return sorted(known)[:limit]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+
 from holdfast.stores.memories import Memories, Memory
 from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.text_search import tokenize_query
@@ -30,3 +32,10 @@ class SqlMemories(SqlCapability, Memories):
             lambda db: db.query(db.sql.LIST_MEMORIES, (namespace, after, limit))
         )
         return [Memory(*row) for row in rows]
+
+    async def namespaces(self, prefix: str = "", *, after: str = "", limit: int = 100) -> builtins.list[str]:
+        if not (is_encodable(prefix) and is_encodable(after)):
+            return []
+        bounds = {"after": after, "first": prefix, "last": prefix + chr(0x10FFFF), "max_rows": limit}
+        rows = await self._database.read_for_client(lambda db: db.query(db.sql.LIST_MEMORY_NAMESPACES, bounds))
+        return [namespace for (namespace,) in rows]

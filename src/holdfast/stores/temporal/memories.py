@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 
 from holdfast.codec import Encryption
 from holdfast.errors import UsageError
@@ -55,3 +56,6 @@ class TemporalMemories(Memories):
 
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
         return await (await self.get_store()).memories.list(namespace, after=after, limit=limit)
+
+    async def namespaces(self, prefix: str = "", *, after: str = "", limit: int = 100) -> builtins.list[str]:
+        return await (await self.get_store()).memories.namespaces(prefix, after=after, limit=limit)

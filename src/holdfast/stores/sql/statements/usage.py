@@ -14,6 +14,7 @@ from holdfast.stores.sql.templates import (
     Delete,
     Insert,
     Lookup,
+    NamedQuery,
     Query,
     Upsert,
     Write,
@@ -102,6 +103,15 @@ class ValueStatements(Catalog):
         "namespace:t key:t max_rows:i",
         f"SELECT {MEMORY_COLUMNS} FROM @memories "
         "WHERE namespace = :namespace AND key > :key ORDER BY key LIMIT :max_rows",
+    )
+    # One lookup in the index for each namespace, however many memories it has.
+    LIST_MEMORY_NAMESPACES = NamedQuery(
+        "after:t first:t last:t max_rows:i",
+        "WITH RECURSIVE found (namespace) AS (SELECT min(namespace) FROM @memories "
+        "WHERE namespace > :after AND namespace >= :first AND namespace < :last UNION ALL "
+        "SELECT (SELECT min(m.namespace) FROM @memories m WHERE m.namespace > found.namespace AND m.namespace < :last) "
+        "FROM found WHERE found.namespace IS NOT NULL) "
+        "SELECT namespace FROM found WHERE namespace IS NOT NULL LIMIT :max_rows",
     )
 
 

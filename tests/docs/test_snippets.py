@@ -15,7 +15,9 @@ import forked_python
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 FRAMEWORKS = ROOT / "docs" / "frameworks"
-"""The snippets of its pages run in the tests of the frameworks; those for users of other engines need no framework."""
+"""The snippets of its pages run in the tests of the frameworks."""
+WITHOUT_FRAMEWORK = re.compile(r"from-.*|pydantic-ai")
+"""The pages there whose snippets need no other framework than the library does."""
 FENCE = re.compile(r"^```python( test)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTEST = [
     "-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:schemathesis",
@@ -26,7 +28,7 @@ PYTEST = [
 def snippets() -> list[object]:
     found: list[object] = []
     for page in PAGES:
-        if page.parent == FRAMEWORKS and not page.name.startswith("from-"):
+        if page.parent == FRAMEWORKS and not WITHOUT_FRAMEWORK.fullmatch(page.stem):
             continue
         for number, match in enumerate(FENCE.finditer(page.read_text()), 1):
             name = f"{page.relative_to(ROOT)}#{number}"

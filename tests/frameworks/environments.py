@@ -1,7 +1,8 @@
 """An environment for each framework, because their requirements contradict each other.
 
 An environment has the framework, the library's dependencies, and what the tests need. It is kept for the next test run,
-in ``HOLDFAST_TEST_ENVIRONMENTS`` (default: a folder in the user's cache), under a name that changes with any of these.
+in ``HOLDFAST_TEST_ENVIRONMENTS`` (default: a folder in the user's cache), under a name that changes with any of these,
+and removed when no test has used it for a week.
 The library itself is not in it: tests put their checkout on ``PYTHONPATH``.
 """
 
@@ -13,11 +14,13 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
+MAX_UNUSED_S = 7 * 86400.0
 
 
 def list_frameworks() -> list[str]:
@@ -35,13 +38,19 @@ def get_python(framework: str) -> Path:
     with (root / f"{framework}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another test run may build it
         if not (folder / "complete").exists():
-            for old in root.glob(f"{framework}-*"):
-                shutil.rmtree(old)
+            _remove_unused(root)
+            shutil.rmtree(folder, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
             install = [folder / "bin" / "python", "-m", "pip", "install", "-q", *requirements]
             subprocess.run(install, check=True, timeout=600)
-            (folder / "complete").touch()
+        (folder / "complete").touch()
     return folder / "bin" / "python"
+
+
+def _remove_unused(root: Path) -> None:
+    for marker in root.glob("*/complete"):
+        if time.time() - marker.stat().st_mtime > MAX_UNUSED_S:
+            shutil.rmtree(marker.parent)
 
 
 def _read_requirements(framework: str) -> list[str]:

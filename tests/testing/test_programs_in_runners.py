@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import StepOutcomeUnknown, ask, once, program, step, workflow
+from holdfast import StepOutcomeUnknown, UsageError, ask, once, program, step, workflow
 from holdfast.integrations import (
     AnswerCodec,
     ModelAnswer,
@@ -17,7 +17,7 @@ from holdfast.integrations import (
     record_model_call,
     record_tool_call,
 )
-from holdfast.testing import CrashSafetyError, Runner
+from holdfast.testing import CrashSafetyError, Runner, export_run, replay
 from process_state import isolated_definitions
 
 
@@ -128,6 +128,25 @@ def test_a_result_that_depends_on_how_often_the_program_ran_is_found():
     runner.before_each(starts.clear)
     with pytest.raises(CrashSafetyError, match="returned 1; this one returned 2"):
         runner.crash_everywhere_sync(counting)
+
+
+def test_a_fork_of_a_program_repeats_its_calls_from_a_step_on():
+    runner = Runner()
+    run = runner.run_sync(define_agent(), "hi")
+    fork = runner.fork_sync(run.run_id, at="charge", with_output=7)
+    assert fork.output == ["A", "B", "C", "hello", "INNER", 7]
+    again = runner.fork_sync(run.run_id, at="model call")
+    executed = [one.name for one in again.steps if not one.was_replayed]
+    assert executed == ["model call", "search", "fetch", "charge"]
+
+
+def test_the_journal_of_a_program_cannot_be_replayed():
+    runner = Runner()
+    agent = define_agent()
+    run = runner.run_sync(agent, "hi")
+    journal = asyncio.run(export_run(runner._world.store, run.run_id))
+    with pytest.raises(UsageError, match="whose journal cannot be replayed"):
+        replay(journal, agent)
 
 
 def test_a_crash_a_mock_and_an_approval_of_a_program():

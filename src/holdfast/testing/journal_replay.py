@@ -122,6 +122,12 @@ def replay(journal: Journal, workflow: AnyWorkflow | None = None) -> ReplayResul
     Raises ``UnknownWorkflow`` or ``UsageError`` if there is no workflow to replay it with.
     """
     definition = _find_definition(journal, workflow)
+    if definition.is_program:
+        raise UsageError(
+            f"run {journal.run.id!r} is one of the program {definition.name!r}, whose journal cannot be replayed: its "
+            "code really does what it does between its calls. `Runner().crash_everywhere(...)` tests a program, and "
+            f"`holdfast fork {journal.run.id}` runs it again in a new run, with its recorded calls."
+        )
     replay_logging.install_filter()
     try:
         args, kwargs = definition.inputs_codec.decode(journal.run.inputs)

@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from holdfast.checking.rules import VIOLATION_KINDS
+from holdfast.core.records import RecordKind
 from holdfast.services.journal_files import Journal
 from holdfast.testing.journal_replay import replay
 from holdfast.testing.reachable_state import ReachableState, shorten
@@ -199,6 +200,8 @@ _HOLDFAST_PATH = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + o
 
 def _find_calls(journal: Journal) -> list[Cause]:
     found: list[Cause] = []
+    if any(record.kind is RecordKind.CALL for record in journal.records):
+        return found  # a program's code would have its effects again
     with _profile_calls(found):
         replay(journal)
     return list(dict.fromkeys(found))

@@ -1,0 +1,107 @@
+"""The ids, times, and random numbers of the framework, the same ones when an invocation runs again.
+
+``google.adk.platform`` has context variables for them. They are set only while code of the invocation runs, so other
+code of the process has its own.
+
+- **Ids and random numbers** come from generators that are seeded by the run. Each task has its own, because tasks may
+  come in another order when they run again.
+- **The time** stands still between recorded outcomes: it is that of the latest one.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from google.adk.platform import _random as platform_random
+from google.adk.platform import time as platform_time
+from google.adk.platform import uuid as platform_uuid
+
+from holdfast.engine.program_context import get_owner
+
+_TICK_S = 1e-6
+"""Two readings of the clock differ, because the framework sorts events by time."""
+
+
+class Clock:
+    """The time of one invocation."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    def read(self) -> float:
+        """The current time."""
+        self._now += _TICK_S
+        return self._now
+
+    def advance(self, to: float) -> None:
+        """A recorded outcome has this time."""
+        self._now = max(self._now, to)
+
+
+class _Generator:
+    """The random numbers of one task."""
+
+    def __init__(self, seed: str, owner: object) -> None:
+        self.seed = seed
+        self.owner = owner
+        self.random = random.Random(seed)
+        self.child_count = 0
+
+
+class ReproducibleValues:
+    """The ids, times, and random numbers of one invocation."""
+
+    def __init__(self, seed: str, now: float) -> None:
+        self.clock = Clock(now)
+        self._current: ContextVar[_Generator] = ContextVar(
+            "holdfast_adk_generator", default=_Generator(seed, get_owner())
+        )
+
+    @contextmanager
+    def provided(self) -> Generator[None]:
+        """The block in which the framework uses these values."""
+        tokens = (
+            (_current_clock, _current_clock.set(self.clock)),
+            (_ids, _ids.set(self._make_id)),
+            (_times, _times.set(self.clock.read)),
+            (_randoms, _randoms.set(self._get_random)),
+        )
+        try:
+            yield
+        finally:
+            for variable, token in tokens:
+                variable.reset(token)  # type: ignore[arg-type]
+
+    def _get_random(self) -> random.Random:
+        generator, owner = self._current.get(), get_owner()
+        if generator.owner is not owner and generator.owner != owner:
+            generator.child_count += 1
+            generator = _Generator(f"{generator.seed}/{generator.child_count}", owner)
+            self._current.set(generator)
+        return generator.random
+
+    def _make_id(self) -> str:
+        return str(uuid.UUID(int=self._get_random().getrandbits(128), version=4))
+
+
+_current_clock: ContextVar[Clock | None] = ContextVar("holdfast_adk_clock", default=None)
+# The module has functions that set these variables, but none that restores what a caller has set.
+_ids = platform_uuid._id_provider_context_var  # pyright: ignore[reportPrivateUsage]
+_times = platform_time._time_provider_context_var  # pyright: ignore[reportPrivateUsage]
+_randoms = platform_random._random_provider_context_var  # pyright: ignore[reportPrivateUsage]
+
+
+def get_recording_time() -> float:
+    """The time to record with an outcome."""
+    return time.time()
+
+
+def advance_clock(to: float) -> None:
+    """Set the invocation's clock to the time of a recorded outcome."""
+    if (clock := _current_clock.get()) is not None:
+        clock.advance(to)

@@ -1,7 +1,7 @@
 """Model calls as recorded steps, whichever class of the framework makes them.
 
 The framework calls ``BaseLlm.generate_content_async``. A durable model is the same object, whose class is replaced by a
-subclass that records this call. What the model's own class calls in turn, such as that of a base class or of a fallback
+subclass that records this call (``method_override``). What the model's own class calls in turn, such as that of a base class or of a fallback
 model, is a part of the call.
 """
 
@@ -11,8 +11,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
@@ -23,6 +22,7 @@ from pydantic_core import to_jsonable_python
 
 from holdfast.codec import compute_content_digest
 from holdfast.engine.program_context import find_program
+from holdfast.integrations.google_adk.method_override import override_method
 from holdfast.integrations.google_adk.reproducible_values import advance_clock, get_recording_time
 from holdfast.integrations.model_call import AnswerCodec, ModelAnswer, ModelInput, record_model_stream
 from holdfast.reports.recorded_reply import ToolCallReport
@@ -42,29 +42,20 @@ _UNSENT_SETTINGS = {"system_instruction", "http_options", "labels"}
 """Parts of the configuration that do not influence the answer, or are a message here."""
 
 
-def make_model_durable(llm: Any) -> None:
+def make_model_durable(llm: object) -> None:
     """Let the calls of this model be recorded when a program makes them."""
-    cls = cast("type[Any]", type(llm))
-    if isinstance(llm, BaseLlm) and not getattr(cls, "holdfast_records", False):
-        object.__setattr__(llm, "__class__", _make_durable_class(cls))
+    if isinstance(llm, BaseLlm):
+        override_method(llm, "generate_content_async", _make_method)
 
 
-@cache
-def _make_durable_class(cls: type[BaseLlm]) -> type[BaseLlm]:
+def _make_method(cls: type[BaseLlm]) -> Any:
     def generate_content_async(
         self: BaseLlm, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse]:
         responses = cls.generate_content_async(self, llm_request, stream)
         return responses if find_program() is None else _record(self, llm_request, responses, stream=stream)
 
-    members = {
-        "__doc__": cls.__doc__,
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "generate_content_async": generate_content_async,
-        "holdfast_records": True,
-    }
-    return type(cls)(cls.__name__, (cls,), {"__annotations__": {}, **members})
+    return generate_content_async
 
 
 async def _record(

@@ -11,7 +11,7 @@ nothing else, and those that run an agent or a node in the same session. What th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, cast
 
 from google.adk.agents.invocation_context import InvocationContext
@@ -35,6 +35,7 @@ from holdfast.codec import codec_for
 from holdfast.core.states import Effect
 from holdfast.engine.program_context import find_program
 from holdfast.errors import StepOutcomeUnknown
+from holdfast.integrations.google_adk.method_override import override_method
 from holdfast.integrations.google_adk.recorded_model import make_call_id
 from holdfast.integrations.google_adk.reproducible_values import advance_clock, get_recording_time
 from holdfast.integrations.tool_call import describe_failure, record_tool_call, record_tool_call_sync
@@ -50,6 +51,7 @@ _MAX_MEDIA_DEPTH = 2
 """The framework looks for media in a result, in its items, and in their items."""
 
 _record_codec = codec_for(dict[str, Any])
+_input_codec = codec_for(CodeExecutionInput)
 
 
 def make_tool_durable(tool: BaseTool, effects: Effects, *, asks: bool) -> None:
@@ -193,22 +195,19 @@ def _decode_media(value: Any) -> Any:
 # Code executors
 
 
-def make_executor_durable(executor: Any) -> None:
+def make_executor_durable(executor: object) -> None:
     """Let what this executor runs be recorded. Gemini's own executor runs code as a part of the model call."""
-    cls = cast("type[Any]", type(executor))
-    if isinstance(executor, BuiltInCodeExecutor) or getattr(cls, "holdfast_records", False):
-        return
-    object.__setattr__(executor, "__class__", _make_durable_executor_class(cls))
+    if isinstance(executor, BaseCodeExecutor) and not isinstance(executor, BuiltInCodeExecutor):
+        override_method(executor, "execute_code", _make_method)
 
 
-@cache
-def _make_durable_executor_class(cls: type[BaseCodeExecutor]) -> type[BaseCodeExecutor]:
+def _make_method(cls: type[BaseCodeExecutor]) -> Any:
     def execute_code(
         self: BaseCodeExecutor, invocation_context: InvocationContext, code_execution_input: CodeExecutionInput
     ) -> CodeExecutionResult:
         if find_program() is None:
             return cls.execute_code(self, invocation_context, code_execution_input)
-        given = codec_for(CodeExecutionInput).round_trip(code_execution_input, "code")[0].decode()
+        given = _input_codec.round_trip(code_execution_input, "the code")[0].decode()
         return record_tool_call_sync(
             CODE_STEP,
             {"input": given},
@@ -216,11 +215,4 @@ def _make_durable_executor_class(cls: type[BaseCodeExecutor]) -> type[BaseCodeEx
             codec=codec_for(CodeExecutionResult),
         )
 
-    members = {
-        "__doc__": cls.__doc__,
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "execute_code": execute_code,
-        "holdfast_records": True,
-    }
-    return type(cls)(cls.__name__, (cls,), {"__annotations__": {}, **members})
+    return execute_code

@@ -1,7 +1,7 @@
 """Tools and code executors as recorded steps.
 
 A tool of the framework has a result, and it may change the state of the session and the *actions* of its event, such as
-a transfer to another agent. The record of a tool has both. In a replay the tool is not executed, and its changes are
+a transfer to another agent. If it does, the record of the tool has both. In a replay the tool is not executed, and its changes are
 made again.
 
 Some tools of the framework are a part of its control flow, and are executed again: those that set an action and do
@@ -37,7 +37,6 @@ from holdfast.engine.program_context import find_program
 from holdfast.errors import StepOutcomeUnknown
 from holdfast.integrations.google_adk.method_override import override_method
 from holdfast.integrations.google_adk.recorded_model import make_call_id
-from holdfast.integrations.google_adk.reproducible_values import advance_clock, get_recording_time
 from holdfast.integrations.tool_call import describe_failure, record_tool_call, record_tool_call_sync
 
 CODE_STEP = "execute code"
@@ -49,8 +48,9 @@ _FLOW_FUNCTIONS = (exit_loop, transfer_to_agent)
 _FLOW_TOOL_NAMES = frozenset({"finish_task", "adk_request_input", "set_model_response"})
 _MAX_MEDIA_DEPTH = 2
 """The framework looks for media in a result, in its items, and in their items."""
+_MARKER = "$adk"
+"""The key that distinguishes recorded objects of the framework from data of the tool."""
 
-_record_codec = codec_for(dict[str, Any])
 _input_codec = codec_for(CodeExecutionInput)
 
 
@@ -104,15 +104,14 @@ async def _record(
 ) -> Any:
     is_executed = False
 
-    async def execute() -> dict[str, Any]:
+    async def execute() -> Any:
         nonlocal is_executed
         is_executed = True
         before = _dump_actions(tool_context)
-        result = await run(args=args, tool_context=tool_context)
+        result = _encode_media(await run(args=args, tool_context=tool_context))
         after = _dump_actions(tool_context)
-        record = {"at": get_recording_time(), "result": _encode_media(result)}
         changed = {name: value for name, value in after.items() if before.get(name) != value}
-        return record | ({"actions": changed} if changed else {})
+        return {_MARKER: "actions", "actions": changed, "result": result} if changed else result
 
     arguments = dict(args)
     if (confirmation := tool_context.tool_confirmation) is not None:
@@ -120,15 +119,15 @@ async def _record(
     call_id = make_call_id(types.FunctionCall(name=tool.name, args=args))
     effect = effects.get(tool.name) or Effect.IDEMPOTENT
     try:
-        record = await record_tool_call(
-            tool.name, arguments, execute, call_id=call_id, effect=effect, codec=_record_codec
-        )
+        result = await record_tool_call(tool.name, arguments, execute, call_id=call_id, effect=effect)
     except StepOutcomeUnknown as unknown:
         return {"error": describe_failure(unknown, tool.name)}
-    advance_clock(record["at"])
-    if not is_executed and "actions" in record:
-        _apply_actions(tool_context, record["actions"])
-    return _decode_media(record["result"])
+    if isinstance(result, dict) and cast("dict[str, Any]", result).get(_MARKER) == "actions":
+        record = cast("dict[str, Any]", result)
+        if not is_executed:
+            _apply_actions(tool_context, record["actions"])
+        result = record["result"]
+    return _decode_media(result)
 
 
 def is_flow_tool(tool: BaseTool, effects: Effects) -> bool:
@@ -170,7 +169,7 @@ def _apply_actions(tool_context: ToolContext, recorded: dict[str, Any]) -> None:
 def _encode_media(value: Any, depth: int = 0) -> Any:
     """A result as data: images and other media are objects of the framework in it."""
     if isinstance(value, types.Part | types.FunctionResponse):
-        return {"$adk": type(value).__name__, "value": value.model_dump(mode="json", exclude_none=True)}
+        return {_MARKER: type(value).__name__, "value": value.model_dump(mode="json", exclude_none=True)}
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if depth < _MAX_MEDIA_DEPTH and isinstance(value, dict):
@@ -184,7 +183,7 @@ def _encode_media(value: Any, depth: int = 0) -> Any:
 def _decode_media(value: Any) -> Any:
     if isinstance(value, dict):
         data = cast("dict[str, Any]", value)
-        if (kind := data.get("$adk")) is not None:
+        if (kind := data.get(_MARKER)) is not None:
             return {"Part": types.Part, "FunctionResponse": types.FunctionResponse}[kind].model_validate(data["value"])
         return {name: _decode_media(item) for name, item in data.items()}
     if isinstance(value, list):

@@ -5,7 +5,7 @@ code of the process has its own.
 
 - **Ids and random numbers** come from generators that are seeded by the run. Each task has its own, because tasks may
   come in another order when they run again.
-- **The time** stands still between recorded outcomes: it is that of the latest one.
+- **The time** is that of the latest answer of a model. It stands still until the next one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Clock:
         return self._now
 
     def advance(self, to: float) -> None:
-        """A recorded outcome has this time."""
+        """A recorded answer has this time."""
         self._now = max(self._now, to)
 
 
@@ -97,11 +97,11 @@ _randoms = platform_random._random_provider_context_var  # pyright: ignore[repor
 
 
 def get_recording_time() -> float:
-    """The time to record with an outcome."""
+    """The time to record with an answer."""
     return time.time()
 
 
 def advance_clock(to: float) -> None:
-    """Set the invocation's clock to the time of a recorded outcome."""
+    """Set the invocation's clock to the time of a recorded answer."""
     if (clock := _current_clock.get()) is not None:
         clock.advance(to)

@@ -1,7 +1,7 @@
 """The protocols of model providers, as far as a scripted provider needs them.
 
-Each of ``OpenAIChat``, ``OpenAIResponses``, ``Anthropic`` and ``Gemini`` (in ``gemini_protocol``) reads a request into a
-``Conversation``, and writes an ``Answer`` or an error as its provider does: whole, or as the events of a stream. A
+Each of ``OpenAIChat``, ``OpenAIResponses``, ``Anthropic`` and ``Gemini`` (in ``gemini_protocol``) reads a request into
+a ``Conversation``, and writes an ``Answer`` or an error as its provider does: whole, or as the events of a stream. A
 conversation that the provider would refuse (a tool call without its result, a result that nobody asked for) is refused
 here too.
 """

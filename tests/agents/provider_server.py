@@ -1,7 +1,7 @@
 """A model provider on this machine: it speaks OpenAI's, Anthropic's, and Gemini's protocols, and answers by a script.
 
-It counts the requests. What it answers depends on the request alone, so that a client that was killed and asks again gets the same answer, down
-to the ids. A script is plain data::
+It counts the requests. What it answers depends on the request alone, so that a client that was killed and asks again
+gets the same answer, down to the ids. A script is plain data::
 
     {"weather": [
         {"text": "Let me look.", "calls": [{"tool": "look", "arguments": {"city": "Oslo"}}]},

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import KEY, MODEL, collect, message, open_session, read_session, results, texts, wait_until
+from adk_kit import KEY, MODEL, collect, message, open_session, read_session, results, texts, wait_until
 from google.adk.agents import LlmAgent, LoopAgent, ParallelAgent
 from google.adk.apps import App
 from google.adk.code_executors.base_code_executor import BaseCodeExecutor
@@ -154,9 +154,7 @@ def test_a_sub_agent_of_one_turn_runs_in_the_session(provider: ProviderServer, t
         "main": [{"calls": [call("helper", request="Help.")]}, hold(tmp_path, text="Thanks.")],
         "helper": [{"text": "Helped."}],
     }
-    helper = LlmAgent(
-        name="helper", model=MODEL, instruction="script:helper", mode="single_turn", description="Helps."
-    )
+    helper = LlmAgent(name="helper", model=MODEL, instruction="script:helper", mode="single_turn", description="Helps.")
 
     def make_runner() -> DurableRunner:
         own = helper.clone()
@@ -175,7 +173,9 @@ def test_a_long_running_tool_is_answered_by_a_later_invocation(provider: Provide
         executed.append(str(amount))
         return {"status": "pending"}
 
-    provider.scripts = {"main": [{"calls": [call("request_refund", amount=5)]}, {"text": "Pending."}, {"text": "Paid."}]}
+    provider.scripts = {
+        "main": [{"calls": [call("request_refund", amount=5)]}, {"text": "Pending."}, {"text": "Paid."}]
+    }
 
     async def main() -> tuple[list[Event], list[Event]]:
         runner = make("patient", tools=[LongRunningFunctionTool(request_refund)])()
@@ -264,7 +264,7 @@ def test_a_tool_that_requires_confirmation_waits_for_an_approval(is_approved: bo
     question, said = asyncio.run(main())
     assert question == "May the agent 'payer' call pay(amount=5)?"
     assert executed == (["pay 5"] if is_approved else [])
-    assert said == ["It said: paid 5" if is_approved else 'It said: This tool call is rejected.']
+    assert said == ["It said: paid 5" if is_approved else "It said: This tool call is rejected."]
 
 
 async def _list_approvals(handle: Any) -> Any:
@@ -378,7 +378,9 @@ def test_a_graph_of_nodes_continues(provider: ProviderServer, tmp_path: Path):
         return f"short: {node_input}"
 
     def make_runner() -> DurableRunner:
-        writer, editor = (LlmAgent(name=name, model=MODEL, instruction=f"script:{name}") for name in ("writer", "editor"))
+        writer, editor = (
+            LlmAgent(name=name, model=MODEL, instruction=f"script:{name}") for name in ("writer", "editor")
+        )
         graph = Workflow(name="graph", edges=[("START", writer, shorten, editor)])
         return durable(InMemoryRunner(app=App(name="app", root_agent=graph)))
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from conftest import KEY, MODEL, collect, message, open_session, read_session, texts
+from adk_kit import KEY, MODEL, collect, message, open_session, read_session, texts
 from google.adk.agents import LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.platform import time as platform_time

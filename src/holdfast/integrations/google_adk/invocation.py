@@ -49,7 +49,7 @@ class Invocation:
         view.__class__ = self._base
         view.session_service = session
         with values.provided():
-            events = cast("AsyncGenerator[Event]", view.run_async(**arguments))
+            events = view.run_async(**arguments)
         async with aclosing(events):
             while True:
                 with values.provided():  # not while the caller has the event: its context is this one

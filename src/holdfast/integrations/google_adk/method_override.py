@@ -1,7 +1,7 @@
 """One method of one object replaced, for objects whose class must stay a class of the framework.
 
-The framework checks what a model is (``isinstance``), and a pydantic model takes no new attributes. So the object gets a
-subclass of its class that overrides the method.
+The framework checks what a model is (``isinstance``), and a pydantic model takes no new attributes. So the object gets
+a subclass of its class that overrides the method.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ def override_method(target: object, name: str, make: MakeMethod) -> None:
         return
     subclass = _subclasses.get((cls, make))
     if subclass is None:
+        metaclass: Any = type(cls)
         described = {"__doc__": cls.__doc__, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-        subclass = cast("type[Any]", type(cls)(cls.__name__, (cls,), {name: make(cls), **described}))
+        subclass = cast("type[Any]", metaclass(cls.__name__, (cls,), {name: make(cls), **described}))
         _subclasses[cls, make] = subclass
         _made.add(subclass)
     object.__setattr__(target, "__class__", subclass)

@@ -28,7 +28,7 @@ from holdfast.core.execution import get_current_execution
 from holdfast.engine.program_context import find_program
 from holdfast.errors import HoldfastError, InputError, RunFailed, UsageError
 from holdfast.integrations.google_adk.invocation import Invocation
-from holdfast.integrations.google_adk.working_session import append_missing
+from holdfast.integrations.google_adk.working_session import append_missing, find_session
 from holdfast.stores.operations import MAX_DELIVERIES
 
 if TYPE_CHECKING:
@@ -102,7 +102,11 @@ class RunnerProgram(Workflow[..., Any]):
         inputs = _to_inputs(self.name, given)
         if live is None:
             return PreparedStart((), inputs)
-        return PreparedStart((), inputs, lambda run_id: self._live.update({run_id: live}), self.forget)
+
+        def bind(run_id: str) -> None:
+            self._live[run_id] = live
+
+        return PreparedStart((), inputs, bind, self.forget)
 
     def forget(self, run_id: str) -> None:
         """No caller waits for the events of this run."""
@@ -176,10 +180,7 @@ async def _await_result(handle: Handle[Any]) -> list[dict[str, Any]]:
 
 async def _update_session(runner: DurableRunner, arguments: Mapping[str, Any], entries: list[dict[str, Any]]) -> None:
     """Another process has executed the run: the session service of this one may be another."""
-    key = {"app_name": runner.app_name, "user_id": arguments["user_id"], "session_id": arguments["session_id"]}
-    stored = await runner.session_service.get_session(**key)
-    if stored is None and runner.auto_create_session:
-        stored = await runner.session_service.create_session(**key)
+    stored = await find_session(runner, arguments["user_id"], arguments["session_id"])
     if stored is not None:
         ordered = sorted(_read_events(entries, hidden=True), key=lambda event: event.timestamp)
         await append_missing(runner.session_service, stored, ordered)
@@ -238,4 +239,3 @@ def _load_message(message: Any) -> types.Content:
     if isinstance(message, str):
         return types.Content(role="user", parts=[types.Part(text=message)])
     return types.Content.model_validate(message)
-

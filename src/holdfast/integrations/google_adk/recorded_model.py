@@ -1,8 +1,8 @@
 """Model calls as recorded steps, whichever class of the framework makes them.
 
 The framework calls ``BaseLlm.generate_content_async``. A durable model is the same object, whose class is replaced by a
-subclass that records this call (``method_override``). What the model's own class calls in turn, such as that of a base class or of a fallback
-model, is a part of the call.
+subclass that records this call (``method_override``). What the model's own class calls in turn, such as that of a base
+class or of a fallback model, is a part of the call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
@@ -159,8 +159,8 @@ def make_call_id(call: types.FunctionCall) -> str:
 def _make_input(llm: BaseLlm, request: LlmRequest, *, stream: bool) -> ModelInput:
     config = request.config
     messages: list[dict[str, Any]] = []
-    if config.system_instruction is not None:
-        messages.append({"role": "system", "content": _to_text(config.system_instruction)})
+    if (instruction := cast(Any, config).system_instruction) is not None:
+        messages.append({"role": "system", "content": _to_text(instruction)})
     call_ids = _CallIds()
     for content in request.contents:
         messages += _make_messages(content, call_ids)
@@ -217,7 +217,11 @@ def _make_messages(content: types.Content, call_ids: _CallIds) -> Iterator[dict[
             yield {"role": "assistant", "content": text, "tool_call_id": call_ids.add(call)}
         elif (result := part.function_response) is not None:
             message: dict[str, Any] = {"role": "tool", "name": result.name, "tool_call_id": call_ids.find(result)}
-            yield message | {"content": _to_text(result.response)} | ({"parts": _dump(result.parts)} if result.parts else {})
+            yield (
+                message
+                | {"content": _to_text(result.response)}
+                | ({"parts": _dump(result.parts)} if result.parts else {})
+            )
         elif part.text is not None and part.inline_data is None:
             yield {"role": role, "content": part.text} | ({"thought": True} if part.thought else {})
         else:
@@ -239,5 +243,4 @@ def _dump(value: Any, exclude: set[str] | None = None) -> Any:
 def _describe_object(value: Any) -> Any:
     if isinstance(value, type) and issubclass(value, BaseModel):
         return value.model_json_schema()
-    name = getattr(value, "__qualname__", None)
-    return name if isinstance(name, str) else type(value).__qualname__
+    return str(getattr(cast(Any, value), "__qualname__", type(cast(Any, value)).__qualname__))

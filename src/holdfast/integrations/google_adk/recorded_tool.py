@@ -1,8 +1,8 @@
 """Tools and code executors as recorded steps.
 
 A tool of the framework has a result, and it may change the state of the session and the *actions* of its event, such as
-a transfer to another agent. If it does, the record of the tool has both. In a replay the tool is not executed, and its changes are
-made again.
+a transfer to another agent. If it does, the record of the tool has both. In a replay the tool is not executed, and its
+changes are made again.
 
 Some tools of the framework are a part of its control flow, and are executed again: those that set an action and do
 nothing else, and those that run an agent or a node in the same session. What they call is recorded.

@@ -17,7 +17,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from google.adk.platform import _random as platform_random
+from google.adk.platform import _random as platform_random  # pyright: ignore[reportPrivateUsage]
 from google.adk.platform import time as platform_time
 from google.adk.platform import uuid as platform_uuid
 
@@ -58,18 +58,17 @@ class ReproducibleValues:
 
     def __init__(self, seed: str, now: float) -> None:
         self.clock = Clock(now)
-        self._current: ContextVar[_Generator] = ContextVar(
-            "holdfast_adk_generator", default=_Generator(seed, get_owner())
-        )
+        self._generator = _Generator(seed, get_owner())
 
     @contextmanager
     def provided(self) -> Generator[None]:
         """The block in which the framework uses these values."""
         tokens = (
             (_current_clock, _current_clock.set(self.clock)),
-            (_ids, _ids.set(self._make_id)),
+            (_current_generator, _current_generator.set(self._generator)),
+            (_ids, _ids.set(_make_id)),
             (_times, _times.set(self.clock.read)),
-            (_randoms, _randoms.set(self._get_random)),
+            (_randoms, _randoms.set(_get_random)),
         )
         try:
             yield
@@ -77,23 +76,26 @@ class ReproducibleValues:
             for variable, token in tokens:
                 variable.reset(token)  # type: ignore[arg-type]
 
-    def _get_random(self) -> random.Random:
-        generator, owner = self._current.get(), get_owner()
-        if generator.owner is not owner and generator.owner != owner:
-            generator.child_count += 1
-            generator = _Generator(f"{generator.seed}/{generator.child_count}", owner)
-            self._current.set(generator)
-        return generator.random
-
-    def _make_id(self) -> str:
-        return str(uuid.UUID(int=self._get_random().getrandbits(128), version=4))
-
 
 _current_clock: ContextVar[Clock | None] = ContextVar("holdfast_adk_clock", default=None)
+_current_generator: ContextVar[_Generator] = ContextVar("holdfast_adk_generator")
 # The module has functions that set these variables, but none that restores what a caller has set.
 _ids = platform_uuid._id_provider_context_var  # pyright: ignore[reportPrivateUsage]
 _times = platform_time._time_provider_context_var  # pyright: ignore[reportPrivateUsage]
 _randoms = platform_random._random_provider_context_var  # pyright: ignore[reportPrivateUsage]
+
+
+def _get_random() -> random.Random:
+    generator, owner = _current_generator.get(), get_owner()
+    if generator.owner is not owner and generator.owner != owner:
+        generator.child_count += 1
+        generator = _Generator(f"{generator.seed}/{generator.child_count}", owner)
+        _current_generator.set(generator)
+    return generator.random
+
+
+def _make_id() -> str:
+    return str(uuid.UUID(int=_get_random().getrandbits(128), version=4))
 
 
 def get_recording_time() -> float:

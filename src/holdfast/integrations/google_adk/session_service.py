@@ -72,7 +72,9 @@ class HoldfastSessionService(BaseSessionService):
         if config is not None and config.after_timestamp is not None:
             after = f"event/{_format_time(config.after_timestamp)}"
         namespace = _make_namespace(app_name, user_id, session_id)
-        session.events = [Event.model_validate(entry.value) async for entry in _list(memory, namespace, "event/", after)]
+        session.events = [
+            Event.model_validate(entry.value) async for entry in _list(memory, namespace, "event/", after)
+        ]
         session.last_update_time = session.events[-1].timestamp if session.events else created["created_at"]
         if config is not None and config.num_recent_events is not None:
             session.events = session.events[-config.num_recent_events :] if config.num_recent_events else []
@@ -160,7 +162,9 @@ def _format_time(timestamp: float) -> str:
 
 async def _read_values(memory: ClientMemory, namespace: str) -> dict[str, Any]:
     """The state in a namespace."""
-    return {unquote(entry.key.removeprefix("state/")): entry.value async for entry in _list(memory, namespace, "state/")}
+    return {
+        unquote(entry.key.removeprefix("state/")): entry.value async for entry in _list(memory, namespace, "state/")
+    }
 
 
 async def _list(memory: ClientMemory, namespace: str, prefix: str, after: str = "") -> AsyncGenerator[MemoryEntry]:

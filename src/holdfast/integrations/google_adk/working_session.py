@@ -91,18 +91,16 @@ async def load_working_session(
     runner: Runner, user_id: str, session_id: str, config: GetSessionConfig | None
 ) -> WorkingSessionService:
     """The session of an invocation that begins, or of one that runs again."""
-    service, key = runner.session_service, {"user_id": user_id, "session_id": session_id}
+    service = runner.session_service
     stored: Session | None = None
 
     async def load() -> dict[str, Any]:
         nonlocal stored
-        stored = await service.get_session(app_name=runner.app_name, **key, config=config)
-        if stored is None and runner.auto_create_session:
-            stored = await service.create_session(app_name=runner.app_name, **key)
+        stored = await find_session(runner, user_id, session_id, config)
         dumped = None if stored is None else stored.model_dump(mode="json", exclude_defaults=True)
         return {"at": get_recording_time(), "session": dumped}
 
-    arguments = {"app_name": runner.app_name, **key}
+    arguments = {"app_name": runner.app_name, "user_id": user_id, "session_id": session_id}
     record = await record_tool_call(LOAD_STEP, arguments, load, effect=Effect.READ, codec=_codec)
     if record["session"] is None:
         return WorkingSessionService(service, None, None, record["at"])
@@ -112,12 +110,25 @@ async def load_working_session(
     return WorkingSessionService(service, session, stored, record["at"])
 
 
+async def find_session(
+    runner: Runner, user_id: str, session_id: str, config: GetSessionConfig | None = None
+) -> Session | None:
+    """The session in the runner's service, which is created if the runner may."""
+    service, app_name = runner.session_service, runner.app_name
+    found = await service.get_session(app_name=app_name, user_id=user_id, session_id=session_id, config=config)
+    if found is None and runner.auto_create_session:
+        found = await service.create_session(app_name=app_name, user_id=user_id, session_id=session_id)
+    return found
+
+
 async def restore_session(service: BaseSessionService, session: Session) -> Session:
     """The session in the service; a service that lost it with its process gets it again."""
-    key = {"app_name": session.app_name, "user_id": session.user_id}
-    stored = await service.get_session(**key, session_id=session.id)
+    app_name, user_id, session_id = session.app_name, session.user_id, session.id
+    stored = await service.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
     if stored is None:
-        stored = await service.create_session(**key, session_id=session.id, state=dict(session.state))
+        stored = await service.create_session(
+            app_name=app_name, user_id=user_id, session_id=session_id, state=dict(session.state)
+        )
         await append_missing(service, stored, session.events)
     return stored
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
+from asyncio import events
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
@@ -50,7 +51,10 @@ class LiveEvents:
 
     def add(self, event: Event, number: int | None) -> None:
         """Add an event, on any loop. A complete one has a number, and is left out if the caller has it."""
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, (event, number))
+        if events._get_running_loop() is self._loop:
+            self._queue.put_nowait((event, number))
+        else:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, (event, number))
 
     def end(self) -> None:
         """The run has ended."""
@@ -83,7 +87,7 @@ class RunnerProgram(Workflow[..., Any]):
 
         async def run(
             user_id: str, session_id: str, message: Any = None, options: dict[str, Any] | None = None
-        ) -> list[dict[str, Any]]:
+        ) -> dict[str, Any]:
             return await self._execute(user_id, session_id, message, options or {})
 
         skipped = (os.path.dirname(cast(str, package.__file__)) + os.sep for package in (holdfast, google.adk))
@@ -114,29 +118,22 @@ class RunnerProgram(Workflow[..., Any]):
 
     # The run
 
-    async def _execute(
-        self, user_id: str, session_id: str, message: Any, options: dict[str, Any]
-    ) -> list[dict[str, Any]]:
+    async def _execute(self, user_id: str, session_id: str, message: Any, options: dict[str, Any]) -> dict[str, Any]:
         program = find_program()
         assert program is not None
         live = self._live.get(program.run.execution.run_id)
         arguments = {"user_id": user_id, "session_id": session_id, **_from_inputs(message, options)}
         invocation = Invocation(program.run, self._runner, self._runner.base, arguments)
-        entries: list[dict[str, Any]] = []
-        yielded: set[str] = set()
-        async with aclosing(invocation.run()) as events:
-            async for event in events:
-                is_complete = not event.partial
+        yielded: list[Event] = []
+        async with aclosing(invocation.run()) as stream:
+            async for event in stream:
                 if live is not None:
-                    live.add(event, len(entries) if is_complete else None)
-                if is_complete:
-                    yielded.add(event.id)
-                    entries.append({"event": _dump_event(event)})
+                    live.add(event, None if event.partial else len(yielded))
+                if not event.partial:
+                    yielded.append(event)
         if live is not None:
             live.was_executed = True
-        session = invocation.session
-        hidden = [] if session is None else [event for event in session.appended if event.id not in yielded]
-        return [*({"event": _dump_event(event), "hidden": True} for event in hidden), *entries]
+        return make_result(yielded, [] if invocation.session is None else invocation.session.appended)
 
 
 async def run_own(program: RunnerProgram, runner: DurableRunner, arguments: Mapping[str, Any]) -> AsyncGenerator[Event]:
@@ -145,28 +142,28 @@ async def run_own(program: RunnerProgram, runner: DurableRunner, arguments: Mapp
     run_id = given.pop("run_id", None)
     view = program if run_id is None else program.options(id=run_id)
     if get_current_execution() is not None:  # a workflow: the run is its child
-        for event in _read_events(await view(**given), hidden=False):
+        for event in read_events(await view(**given)):
             yield event
         return
     live = LiveEvents()
-    handle: Handle[list[dict[str, Any]]] = await view.start(**given, live=live)
+    handle: Handle[dict[str, Any]] = await view.start(**given, live=live)
     result = asyncio.ensure_future(_await_result(handle))
     result.add_done_callback(lambda _: live.end())
     try:
-        async with aclosing(live.read()) as events:
-            async for event in events:
+        async with aclosing(live.read()) as stream:
+            async for event in stream:
                 yield event
-        entries = await result
+        recorded = await result
     finally:
         program.forget(handle.run_id)
         result.cancel()
     if not live.was_executed:
-        await _update_session(runner, arguments, entries)
-    for event in _read_events(entries, hidden=False)[live.count :]:
+        await _update_session(runner, arguments, recorded)
+    for event in read_events(recorded, live.count):
         yield event
 
 
-async def _await_result(handle: Handle[Any]) -> list[dict[str, Any]]:
+async def _await_result(handle: Handle[Any]) -> dict[str, Any]:
     """The result of the run. Raises the agent's own exception."""
     try:
         return await handle.result()
@@ -178,21 +175,43 @@ async def _await_result(handle: Handle[Any]) -> list[dict[str, Any]]:
         raise cause from None
 
 
-async def _update_session(runner: DurableRunner, arguments: Mapping[str, Any], entries: list[dict[str, Any]]) -> None:
+async def _update_session(runner: DurableRunner, arguments: Mapping[str, Any], result: dict[str, Any]) -> None:
     """Another process has executed the run: the session service of this one may be another."""
     stored = await find_session(runner, arguments["user_id"], arguments["session_id"])
     if stored is not None:
-        ordered = sorted(_read_events(entries, hidden=True), key=lambda event: event.timestamp)
-        await append_missing(runner.session_service, stored, ordered)
+        await append_missing(runner.session_service, stored, read_events(result, key="appended"))
 
 
-def _read_events(entries: list[dict[str, Any]], *, hidden: bool) -> list[Event]:
-    """The events of a result; the hidden ones are added to the session, but not yielded."""
-    return [Event.model_validate(entry["event"]) for entry in entries if hidden or not entry.get("hidden")]
+# Its result
 
 
-def _dump_event(event: Event) -> dict[str, Any]:
-    return event.model_dump(mode="json", exclude_defaults=True)
+def make_result(yielded: Sequence[Event], appended: Sequence[Event]) -> dict[str, Any]:
+    """The result of a run: the agent's last words, for people, and its events.
+
+    ``appended`` has the events of the session: an event that was yielded, too, is its number there.
+    """
+    numbers = {id(event): number for number, event in enumerate(yielded)}
+    texts = [text for event in yielded if event.is_final_response() and (text := _get_text(event))]
+    return {
+        "text": texts[-1] if texts else "",
+        "yielded": [_dump_event(event) for event in yielded],
+        "appended": [numbers[id(event)] if id(event) in numbers else _dump_event(event) for event in appended],
+    }
+
+
+def read_events(result: dict[str, Any], first: int = 0, *, key: str = "yielded") -> list[Event]:
+    """The events of a result, from this number on."""
+    dumped = (result["yielded"][one] if isinstance(one, int) else one for one in result[key][first:])
+    return [Event.model_validate_json(one) for one in dumped]
+
+
+def _dump_event(event: Event) -> str:
+    return event.model_dump_json(exclude_defaults=True)
+
+
+def _get_text(event: Event) -> str:
+    parts = event.content.parts or () if event.content else ()
+    return "".join(part.text for part in parts if part.text and not part.thought)
 
 
 # Its inputs

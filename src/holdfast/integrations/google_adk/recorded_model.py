@@ -7,6 +7,7 @@ class or of a fallback model, is a part of the call.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
@@ -20,7 +21,6 @@ from google.genai import types
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from holdfast.codec import compute_content_digest
 from holdfast.engine.program_context import find_program
 from holdfast.integrations.google_adk.method_override import override_method
 from holdfast.integrations.google_adk.reproducible_values import advance_clock, get_recording_time
@@ -110,7 +110,7 @@ class _ResponseCodec(AnswerCodec[list[LlmResponse]]):
 
     def load(self, data: Any) -> list[LlmResponse]:
         self.recorded_at = data["at"]
-        return [LlmResponse.model_validate(one) for one in data["responses"]]
+        return _RecordedResponses(data["responses"])
 
     def describe(self, answer: list[LlmResponse]) -> ModelAnswer:
         complete = [one for one in answer if not one.partial] or answer
@@ -124,6 +124,17 @@ class _ResponseCodec(AnswerCodec[list[LlmResponse]]):
             next((one.model_version for one in reversed(answer) if one.model_version), ""),
             None if reason is None else reason.value.lower(),
         )
+
+
+class _RecordedResponses(list[LlmResponse]):
+    """Responses that are decoded when they are read: a call that has just been made has its own."""
+
+    def __init__(self, data: list[Any]) -> None:
+        super().__init__()
+        self._data = data
+
+    def __iter__(self) -> Iterator[LlmResponse]:
+        return (LlmResponse.model_validate(one) for one in self._data)
 
 
 def _get_text(response: LlmResponse, *, is_thought: bool) -> str:
@@ -153,7 +164,15 @@ def _get_tokens(answer: list[LlmResponse]) -> TokenCounts | None:
 
 def make_call_id(call: types.FunctionCall) -> str:
     """An id for a call that follows from its content: those of the framework and of providers differ each time."""
-    return f"call_{compute_content_digest(call.name, call.args or {})[:12]}"
+    return _make_id(_format_call(call))
+
+
+def _make_id(formatted_call: str) -> str:
+    return f"call_{hashlib.blake2b(formatted_call.encode(), digest_size=6).hexdigest()}"
+
+
+def _format_call(call: types.FunctionCall) -> str:
+    return f"{call.name}({_encode_json(call.args or {})})"
 
 
 def _make_input(llm: BaseLlm, request: LlmRequest, *, stream: bool) -> ModelInput:
@@ -189,9 +208,9 @@ class _CallIds:
         self._by_name: dict[str, list[str]] = {}
         self._counts: Counter[str] = Counter()
 
-    def add(self, call: types.FunctionCall) -> str:
+    def add(self, call: types.FunctionCall, formatted_call: str) -> str:
         """The id of a call."""
-        made = make_call_id(call)
+        made = _make_id(formatted_call)
         if call.id:
             self._by_id[call.id] = made
         self._by_name.setdefault(call.name or "", []).append(made)
@@ -212,9 +231,8 @@ def _make_messages(content: types.Content, call_ids: _CallIds) -> Iterator[dict[
     role = "assistant" if content.role == "model" else "user"
     for part in content.parts or ():
         if part.function_call is not None:
-            call = part.function_call
-            text = f"{call.name}({json.dumps(call.args or {}, ensure_ascii=False, default=str)})"
-            yield {"role": "assistant", "content": text, "tool_call_id": call_ids.add(call)}
+            text = _format_call(part.function_call)
+            yield {"role": "assistant", "content": text, "tool_call_id": call_ids.add(part.function_call, text)}
         elif (result := part.function_response) is not None:
             message: dict[str, Any] = {"role": "tool", "name": result.name, "tool_call_id": call_ids.find(result)}
             yield (
@@ -230,14 +248,17 @@ def _make_messages(content: types.Content, call_ids: _CallIds) -> Iterator[dict[
 
 def _to_text(value: Any) -> str:
     """System instructions and results as text: they may also be contents, parts, or other data."""
-    return value if isinstance(value, str) else json.dumps(_dump(value), ensure_ascii=False, sort_keys=True)
+    return value if isinstance(value, str) else _encode_json(value)
 
 
 def _dump(value: Any, exclude: set[str] | None = None) -> Any:
     """Data of the framework as JSON data. What is no data, such as the class of an output, is described."""
-    if isinstance(value, BaseModel):
-        value = value.model_dump(exclude_none=True, exclude=exclude)
-    return to_jsonable_python(value, exclude_none=True, bytes_mode="base64", fallback=_describe_object)
+    return to_jsonable_python(
+        value, exclude=exclude, exclude_none=True, by_alias=False, bytes_mode="base64", fallback=_describe_object
+    )
+
+
+_encode_json = json.JSONEncoder(ensure_ascii=False, sort_keys=True, default=_dump).encode
 
 
 def _describe_object(value: Any) -> Any:

@@ -51,6 +51,7 @@ _MAX_MEDIA_DEPTH = 2
 _MARKER = "$adk"
 """The key that distinguishes recorded objects of the framework from data of the tool."""
 
+_NO_ACTIONS = EventActions()
 _input_codec = codec_for(CodeExecutionInput)
 
 
@@ -150,7 +151,8 @@ def _format_call(tool: BaseTool, args: dict[str, Any]) -> str:
 
 
 def _dump_actions(tool_context: ToolContext) -> dict[str, Any]:
-    return tool_context.actions.model_dump(mode="json", exclude_defaults=True)
+    actions = tool_context.actions
+    return {} if actions == _NO_ACTIONS else actions.model_dump(mode="json", exclude_defaults=True)
 
 
 def _apply_actions(tool_context: ToolContext, recorded: dict[str, Any]) -> None:

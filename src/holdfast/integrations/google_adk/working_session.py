@@ -97,14 +97,14 @@ async def load_working_session(
     async def load() -> dict[str, Any]:
         nonlocal stored
         stored = await find_session(runner, user_id, session_id, config)
-        dumped = None if stored is None else stored.model_dump(mode="json", exclude_defaults=True)
+        dumped = None if stored is None else stored.model_dump_json(exclude_defaults=True)
         return {"at": get_recording_time(), "session": dumped}
 
     arguments = {"app_name": runner.app_name, "user_id": user_id, "session_id": session_id}
     record = await record_tool_call(LOAD_STEP, arguments, load, effect=Effect.READ, codec=_codec)
     if record["session"] is None:
         return WorkingSessionService(service, None, None, record["at"])
-    session = Session.model_validate(record["session"])
+    session = Session.model_validate_json(record["session"])
     if stored is None:  # the step is recorded
         stored = await restore_session(service, session)
     return WorkingSessionService(service, session, stored, record["at"])

@@ -11,6 +11,7 @@ import pytest
 from adk_kit import KEY, MODEL, collect, message, open_session, read_session, results, texts, wait_until
 from google.adk.agents import LlmAgent, LoopAgent, ParallelAgent
 from google.adk.apps import App
+from google.adk.apps.app import EventsCompactionConfig
 from google.adk.code_executors.base_code_executor import BaseCodeExecutor
 from google.adk.code_executors.code_execution_utils import CodeExecutionInput, CodeExecutionResult
 from google.adk.events.event import Event
@@ -365,6 +366,26 @@ def test_parallel_agents_continue_where_each_of_them_was(provider: ProviderServe
     assert {event.author: texts([event]) for event in events} == {"a": ["A."], "b": ["B."], "c": ["C."]}
     session = asyncio.run(read_session(runner))
     assert len({event.id for event in session.events}) == len(session.events)
+
+
+def test_the_summary_of_a_long_session_is_recorded(provider: ProviderServer):
+    provider.scripts = {"main": [{"text": "One."}, {"text": "Two."}], MODEL: [{"text": "A summary."}]}
+
+    def make_runner() -> DurableRunner:
+        agent = LlmAgent(name="long", model=MODEL, instruction="script:main")
+        compaction = EventsCompactionConfig(compaction_interval=1, overlap_size=0)
+        return durable(InMemoryRunner(app=App(name="app", root_agent=agent, events_compaction_config=compaction)))
+
+    async def main() -> tuple[list[str], Any]:
+        runner = make_runner()
+        await collect(runner, run_id="long")
+        async with Client() as client:
+            report = await client.handle("long").describe()
+        return [entry.name for entry in report.journal if entry.kind == "step"], await read_session(runner)
+
+    steps, session = asyncio.run(main())
+    assert steps == ["load session", "model call", "model call"]
+    assert session.events[-1].actions.compaction.compacted_content.parts[0].text == "A summary."
 
 
 def test_a_graph_of_nodes_continues(provider: ProviderServer, tmp_path: Path):

@@ -115,11 +115,22 @@ class InPlaceCall:
     async def start(self) -> bool:
         """Start the call from async code. Returns whether the caller must execute it: no outcome is recorded."""
         self._future, self._waiting = self._run.submit(self._thread, self._make, self._content)
-        started = asyncio.wrap_future(self._started)
-        await asyncio.wait((self._waiting, started), return_when=asyncio.FIRST_COMPLETED)
+        loop = asyncio.get_running_loop()
+        decided: asyncio.Future[None] = loop.create_future()
+
+        def decide(_: object) -> None:
+            if not decided.done():
+                decided.set_result(None)
+
+        self._waiting.add_done_callback(decide)
+        if loop is self._run.loop:  # the usual case, without the system calls that wake another thread
+            self._started.add_done_callback(decide)
+        else:
+            asyncio.wrap_future(self._started).add_done_callback(decide)
+        await decided
         if not self._waiting.done():
             return True
-        started.cancel()
+        self._started.cancel()
         return False
 
     def start_sync(self) -> bool:

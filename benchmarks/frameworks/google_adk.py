@@ -1,9 +1,9 @@
-"""CPU that durability adds to a turn of a Google ADK agent, whose model answers at once: on SQLite, beside the bare runner.
+"""The CPU time that durability adds to a turn of a Google ADK agent, on SQLite, beside the bare runner.
 
-    PYTHONPATH=src PYTHON_OF_THE_FRAMEWORK benchmarks/frameworks/google_adk.py
+    $(python tests/frameworks/environments.py google_adk) benchmarks/frameworks/google_adk.py
 
-A turn is a model call and the tool call that it asks for. Bare and durable invocations take turns, so that both see the
-same machine; the figures are medians.
+The model is in this process and answers at once. A turn is a model call and the tool call that it asks for. Bare and
+durable invocations alternate, so that all of them see the same machine; the figures are medians.
 """
 
 from __future__ import annotations

@@ -27,9 +27,7 @@ OUTPUTS = ["It said: rain in Oslo.", "A plan.", "cashier"]
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_a_snippet_runs(
-    number: int, provider: ProviderServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_snippet_runs(number: int, provider: ProviderServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     provider.scripts = {"gemini-2.5-flash": SCRIPTS[number]}
     script = tmp_path / "snippet.py"
     script.write_text(SNIPPETS[number])

@@ -9,12 +9,14 @@ import pytest
 from adk_kit import KEY, MODEL, collect, message, open_session, read_session, texts
 from google.adk.agents import LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.apps import App
 from google.adk.platform import time as platform_time
 from google.adk.platform import uuid as platform_uuid
-from google.adk.runners import InMemoryRunner
+from google.adk.runners import InMemoryRunner, Runner
+from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from provider_server import ProviderServer
 
-from holdfast import Client, RunFailed, UsageError, program, step, workflow
+from holdfast import Client, RunFailed, Runtime, UsageError, program, step, workflow
 from holdfast.integrations.google_adk import DurableRunner, durable
 
 LOOK = {"calls": [{"tool": "look", "arguments": {"city": "Oslo"}}], "usage": {"input": 100, "output": 20}}
@@ -171,6 +173,20 @@ def test_a_caller_that_has_enough_leaves_the_run_running():
             return await client.handle("left-1").result()
 
     assert asyncio.run(main())["text"] == "It rains."
+
+
+def test_a_worker_serves_runs_that_a_client_starts():
+    agent = LlmAgent(name="served", model=MODEL, instruction="script:main", tools=[look])
+    app = App(name="app", root_agent=agent)
+    runner = durable(Runner(app=app, session_service=InMemorySessionService(), auto_create_session=True))
+
+    async def main() -> tuple[str, str]:
+        async with Runtime(), Client() as client:
+            result = await client.run("served", **KEY, message="Go.")
+            handle = await runner.program.start(**KEY, new_message=message("And now?"))
+            return result["text"], (await handle.result())["text"]
+
+    assert asyncio.run(main()) == ("It rains.", "Still.")
 
 
 def test_the_agents_exception_reaches_the_caller():

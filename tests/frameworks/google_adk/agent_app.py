@@ -119,7 +119,7 @@ async def main() -> str:
         return await plan()
     await open_session()
     config = RunConfig(streaming_mode=StreamingMode.SSE if KIND == "stream" else StreamingMode.NONE)
-    answer = await ask("Plan a trip.", run_config=config)
+    answer = await ask("Plan a trip.", run_config=config, run_id="trip")
     return f"{answer} {await describe_session()}"
 
 

@@ -1,8 +1,9 @@
 """The protocols of model providers, as far as a scripted provider needs them.
 
-Each of ``OpenAIChat``, ``OpenAIResponses`` and ``Anthropic`` reads a request into a ``Conversation``, and writes an
-``Answer`` or an error as its provider does: whole, or as the events of a stream. A conversation that the provider would
-refuse (a tool call without its result, a result that nobody asked for) is refused here too.
+Each of ``OpenAIChat``, ``OpenAIResponses``, ``Anthropic`` and ``Gemini`` (in ``gemini_protocol``) reads a request into
+a ``Conversation``, and writes an ``Answer`` or an error as its provider does: whole, or as the events of a stream. A
+conversation that the provider would refuse (a tool call without its result, a result that nobody asked for) is refused
+here too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
+
+from gemini_protocol import Gemini
 
 OUTPUT_TOOL = "final_result"
 """The tool by which a model hands in a structured answer, where the request offers it."""
@@ -509,3 +512,11 @@ class Anthropic:
 
 
 PROTOCOLS = {protocol.path: protocol for protocol in (OpenAIChat, OpenAIResponses, Anthropic)}
+
+
+def find_protocol(path: str) -> tuple[Any, dict[str, Any]] | None:
+    """The protocol of requests to this path, with what the path says about the request."""
+    if (found := Gemini.read_path(path)) is not None:
+        return Gemini, found
+    protocol = PROTOCOLS.get(path)
+    return None if protocol is None else (protocol, {})

@@ -1,7 +1,7 @@
-"""A model provider on this machine: it speaks OpenAI's and Anthropic's protocols, answers by a script, and counts.
+"""A model provider on this machine: it speaks OpenAI's, Anthropic's, and Gemini's protocols, and answers by a script.
 
-What it answers depends on the request alone, so that a client that was killed and asks again gets the same answer, down
-to the ids. A script is plain data::
+It counts the requests. What it answers depends on the request alone, so that a client that was killed and asks again
+gets the same answer, down to the ids. A script is plain data::
 
     {"weather": [
         {"text": "Let me look.", "calls": [{"tool": "look", "arguments": {"city": "Oslo"}}]},
@@ -58,7 +58,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from provider_protocols import OUTPUT_TOOL, PROTOCOLS, Answer, Anthropic, Conversation, Refused, ToolCall
+from provider_protocols import OUTPUT_TOOL, Answer, Anthropic, Conversation, Refused, ToolCall, find_protocol
 
 KEY = "sk-scripted-0123456789abcdef"
 """The key that clients of the tests present. It must never be seen anywhere else."""
@@ -157,6 +157,8 @@ class Address:
             "OPENAI_API_KEY": KEY,
             "ANTHROPIC_BASE_URL": self.url,
             "ANTHROPIC_API_KEY": KEY,
+            "GOOGLE_GEMINI_BASE_URL": self.url,
+            "GOOGLE_API_KEY": KEY,
         }
 
     @property
@@ -252,13 +254,14 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < length:
             self.close_connection = True  # the client died while it sent it
             return
-        protocol = PROTOCOLS.get(self.path.partition("?")[0])
-        if protocol is None:
+        found = find_protocol(self.path.partition("?")[0])
+        if found is None:
             self._send(404, b'{"error": {"message": "There is nothing at this address."}}')
             return
+        protocol, said_by_path = found
         self.protocol = protocol
         try:
-            self.server.bodies.append(json.loads(body))
+            self.server.bodies.append(json.loads(body) | said_by_path)
             self._converse(protocol.read(self.server.bodies[-1]))
         except Refused as error:
             self._refuse(error.status, error.kind, str(error))
@@ -298,7 +301,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check(self, conversation: Conversation) -> None:
         # Anthropic's key goes by a header of its own in its documentation, and as a bearer in its SDK.
-        key = self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
+        own = self.headers.get("x-api-key") or self.headers.get("x-goog-api-key")
+        key = own or self.headers.get("authorization", "").removeprefix("Bearer ")
         if key != KEY:
             raise Refused("The key is not the one that this provider gave out.", 401, "unauthorized")
         conversation.check()

@@ -172,12 +172,12 @@ class RunLoop(asyncio.AbstractEventLoop):
         cancellations.clear()
 
     def call_inside(self, call: Callable[..., T], *args: Any) -> T:
-        """Between turns, call something that makes callbacks ready: a future's ``set_result``, a task's ``cancel``."""
-        self._is_running = True
+        """Call something that makes callbacks ready: a future's ``set_result``, a task's ``cancel``."""
+        was_running, self._is_running = self._is_running, True
         try:
             return call(*args)
         finally:
-            self._is_running = False
+            self._is_running = was_running
 
     def enter(self) -> tuple[Any, Any, Any]:
         """Make this the running loop; returns what ``leave`` restores. Only code of the run may be called meanwhile."""

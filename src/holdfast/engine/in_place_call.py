@@ -122,13 +122,24 @@ class InPlaceCall:
 
     async def _wait_for_attempt(self) -> bool:
         """Whether the caller must execute an attempt, instead of waiting for the outcome."""
-        assert self._waiting is not None
-        started = asyncio.wrap_future(self._started)
-        await asyncio.wait((self._waiting, started), return_when=asyncio.FIRST_COMPLETED)
-        if not self._waiting.done():
-            self._attempt = started.result()
+        waiting, loop = self._waiting, asyncio.get_running_loop()
+        assert waiting is not None
+        decided: asyncio.Future[None] = loop.create_future()
+
+        def decide(_: object) -> None:
+            if not decided.done():
+                decided.set_result(None)
+
+        waiting.add_done_callback(decide)
+        if loop is self._run.loop:  # the usual case, without the system calls that wake another thread
+            self._started.add_done_callback(decide)
+        else:
+            asyncio.wrap_future(self._started).add_done_callback(decide)
+        await decided
+        if not waiting.done():
+            self._attempt = self._started.result()
             return True
-        started.cancel()
+        self._started.cancel()
         return False
 
     def start_sync(self) -> bool:

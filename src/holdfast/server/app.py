@@ -57,13 +57,10 @@ from holdfast.stores.urls import create_store
 log = logging.getLogger("holdfast.server")
 
 MAX_CACHED_DELIVERIES = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-
 _HIDDEN_DETAIL = "A key with the scope 'read' is told more."
 
 
+@dataclass(frozen=True, slots=True)
 class Settings:
     """How a server behaves."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -46,13 +46,13 @@ def holdfast_lifespan(
     names = [_get_name(workflow) for workflow in workflows]
     if names and is_server_url(url):
         raise UsageError(
-            "holdfast_lifespan(workflows=...) needs a store, and the URL is that of a Holdfast server: use the URL of the "
-            "server's store, or leave workflows out and execute them with `holdfast worker`"
+            "holdfast_lifespan(workflows=...) needs the URL of a store, not of a Holdfast server: use the URL of the server's "
+            "store, or leave workflows out and execute them with `holdfast worker`"
         )
     own = asynccontextmanager(lifespan) if inspect.isasyncgenfunction(lifespan) else lifespan
 
     @asynccontextmanager
-    async def open_app(app: AppT) -> AsyncIterator[Mapping[str, Any]]:
+    async def open_app(app: AppT) -> AsyncGenerator[Mapping[str, Any]]:
         async with AsyncExitStack() as stack:
             shutdown = stack.enter_context(watch_shutdown())
             client = Client(url, namespace=namespace, encryption=encryption, api_key=api_key)

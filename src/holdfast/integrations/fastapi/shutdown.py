@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import FrameType
 from typing import Any
 
@@ -33,7 +33,7 @@ def get_shutdown(connection: HTTPConnection) -> asyncio.Event:
 
 
 @contextlib.contextmanager
-def watch_shutdown() -> Iterator[asyncio.Event]:
+def watch_shutdown() -> Generator[asyncio.Event]:
     """An event that SIGTERM and SIGINT set, in addition to what they do."""
     shutdown = asyncio.Event()
     if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals

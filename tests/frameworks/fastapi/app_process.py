@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from free_ports import free_port
-from waits import wait_until_sync
 
+from free_ports import free_port
 from holdfast.client.http.sse import ServerSentEvent, SseParser
+from waits import wait_until_sync
 
 PROJECT = Path(__file__).parents[3]
 

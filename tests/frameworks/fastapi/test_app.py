@@ -13,13 +13,13 @@ import httpx2
 import pytest
 from app_process import PROJECT, AppProcess
 from fastapi import FastAPI
-from free_ports import free_port
 from starlette.requests import HTTPConnection
-from waits import wait_until_sync
 
+from free_ports import free_port
 from holdfast import Runtime, step, workflow
 from holdfast.errors import UsageError
 from holdfast.integrations.fastapi import get_client, holdfast_lifespan
+from waits import wait_until_sync
 
 APP = Path(__file__).with_name("stream_app.py")
 

@@ -12,9 +12,11 @@ import httpx2
 import pytest
 from app_process import AppProcess, join_texts
 
+from browsers import chromium
 from holdfast import Client
 from holdfast.client.http.sse import ServerSentEvent
 
+COMMAND = ["-m", "fastapi_app", "--port", "{port}", "--pace", "0.05"]
 TEXTS = [
     "Let me look at order 17.",
     "You ordered a kettle, 39 dollars.",
@@ -22,9 +24,19 @@ TEXTS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppProcess]:
+    folder = tmp_path_factory.mktemp("app")
+    yield from serve(folder, f"sqlite:///{folder / 'runs.db'}")
+
+
 @pytest.fixture
-def app(kill_store_url: str, tmp_path: Path) -> Iterator[AppProcess]:
-    app = AppProcess(["-m", "fastapi_app", "--port", "{port}", "--pace", "0.05"], tmp_path, kill_store_url)
+def killed_app(kill_store_url: str, tmp_path: Path) -> Iterator[AppProcess]:
+    yield from serve(tmp_path, kill_store_url)
+
+
+def serve(folder: Path, url: str) -> Iterator[AppProcess]:
+    app = AppProcess(COMMAND, folder, url)
     app.start()
     yield app
     app.stop(signal.SIGKILL)
@@ -66,9 +78,9 @@ async def read_answers(url: str, run: str) -> list[str]:
         return [event.text async for event in client.events(run, follow=False) if event.kind == "answered"]
 
 
-def test_a_killed_server_loses_and_repeats_no_event(app: AppProcess, request: pytest.FixtureRequest):
-    refunds = app.folder / "refunds.txt"
-    reference = follow(app, "ada")
+def test_a_killed_server_loses_and_repeats_no_event(killed_app: AppProcess, request: pytest.FixtureRequest):
+    refunds = killed_app.folder / "refunds.txt"
+    reference = follow(killed_app, "ada")
     assert list(join_texts(reference).values()) == TEXTS
     assert list_outcomes(reference) == [
         "step {'step': 3, 'tool': 'find_order'}",
@@ -81,8 +93,8 @@ def test_a_killed_server_loses_and_repeats_no_event(app: AppProcess, request: py
     for kill_after in choose_points(len(reference) - 1, request.config.getoption("--kills")):
         refunds.unlink()
         chat = f"ada{kill_after}"
-        events = follow(app, chat, kill_after=kill_after)
-        recorded = asyncio.run(read_answers(app.url, f"{chat}-1"))
+        events = follow(killed_app, chat, kill_after=kill_after)
+        recorded = asyncio.run(read_answers(killed_app.url, f"{chat}-1"))
         assert list(join_texts(events).values()) == recorded, f"killed after {kill_after}: not what was recorded"
         is_unknown = "refunded" not in recorded[-1]  # killed between the refund and its record: it is not repeated
         expected = [line for line in list_outcomes(reference) if not (is_unknown and "'tool': 'refund'}" in line)]
@@ -115,3 +127,37 @@ def test_a_message_that_is_sent_twice_is_one_run(app: AppProcess):
 def test_only_the_run_that_asks_takes_the_answer(app: AppProcess):
     response = app.post("/runs/ada-1/approvals/unknown", {"approved": True})
     assert response.status_code == 404
+
+
+@pytest.mark.asyncio
+async def test_the_page_continues_when_its_server_is_killed(tmp_path: Path):
+    app = AppProcess(COMMAND, tmp_path, f"sqlite:///{tmp_path / 'runs.db'}")
+    app.start()
+    try:
+        async with chromium() as browser:
+            page = await browser.new_page()
+            page.set_default_timeout(30_000)
+            await page.goto(app.address)
+            await page.get_by_role("button", name="Send").click()
+            await page.get_by_text("Let me look").wait_for()
+            app.stop(signal.SIGKILL)
+            app.start()
+            await page.get_by_text("You ordered a kettle, 39 dollars.").wait_for()
+            await page.get_by_role("button", name="Yes").wait_for()
+            app.stop(signal.SIGKILL)
+            await page.get_by_role("button", name="Yes").click()  # while there is no server
+            app.start()
+            answer = page.locator("[data-state=completed] p")
+            await answer.last.wait_for()
+            shown = await answer.all_text_contents()
+            assert [text for text in shown if text in TEXTS] == TEXTS
+            assert [text for text in shown if text not in TEXTS] == [
+                "find_order is done.",
+                'refund {"number":17,"dollars":39}? You agreed.',
+                "refund is done.",
+            ]
+            await page.reload()
+            await page.get_by_text(TEXTS[-1]).wait_for()
+            assert await page.locator(".person").all_text_contents() == ["Please refund order 17."]
+    finally:
+        app.stop(signal.SIGKILL)

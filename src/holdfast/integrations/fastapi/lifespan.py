@@ -46,8 +46,8 @@ def holdfast_lifespan(
     names = [_get_name(workflow) for workflow in workflows]
     if names and is_server_url(url):
         raise UsageError(
-            "holdfast_lifespan(workflows=...) needs the URL of a store, not of a Holdfast server: use the URL of the server's "
-            "store, or leave workflows out and execute them with `holdfast worker`"
+            "holdfast_lifespan(workflows=...) needs the URL of a store, not of a Holdfast server: use the URL of the "
+            "server's store, or leave workflows out and execute them with `holdfast worker`"
         )
     own = asynccontextmanager(lifespan) if inspect.isasyncgenfunction(lifespan) else lifespan
 

@@ -19,7 +19,7 @@ TOOLS = ("find_order", "refund")
 app = FastAPI(
     title="A chat with a clerk",
     lifespan=holdfast_lifespan(workflows=[clerk]),
-    exception_handlers=dict(error_handlers),
+    exception_handlers=error_handlers,
 )
 
 

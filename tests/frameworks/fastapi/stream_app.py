@@ -73,11 +73,11 @@ async def own_lifespan(app: FastAPI) -> AsyncIterator[dict[str, str]]:
 
 app = FastAPI(
     lifespan=holdfast_lifespan(URL, workflows=[] if URL else [use, wait, load_much, fail], lifespan=own_lifespan),
-    exception_handlers=dict(error_handlers),
+    exception_handlers=error_handlers,
 )
 mounted = FastAPI()
 app.mount("/mounted", mounted)
-bare = FastAPI(exception_handlers=dict(error_handlers))
+bare = FastAPI(exception_handlers=error_handlers)
 
 
 @mounted.get("/runs/{run_id}")

@@ -7,7 +7,6 @@ of the app: the handler raises them again, and the app answers with status 500.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -26,7 +25,7 @@ async def handle_error(request: Request, error: Exception) -> Response:
     return make_problem_response(problem)
 
 
-error_handlers: Final[Mapping[Any, Any]] = {HoldfastError: handle_error}
+error_handlers: Final[dict[Any, Any]] = {HoldfastError: handle_error}
 """Exception handlers for ``FastAPI(exception_handlers=...)``."""
 
 

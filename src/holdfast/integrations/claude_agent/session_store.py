@@ -90,9 +90,10 @@ class HoldfastSessionStore(SessionStore):
         seen: set[str] = set()
         async for batch in self._list(self._get_batches(key)):
             for entry in json.loads(batch.value):
-                uuid = entry.get("uuid")  # an append that is repeated has the same ones
+                uuid: str | None = entry.get("uuid")  # an append that is repeated has the same ones
                 if uuid is None or uuid not in seen:
                     entries.append(entry)
+                if uuid is not None:
                     seen.add(uuid)
         return entries or None
 

@@ -84,14 +84,14 @@ class ToolCalls:
         del self._undelivered[use.id]
         return describe_result(await self._record(use, use.id, _refuse))
 
-    async def call(self, use: ToolUse, execute: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
+    async def call(self, use: ToolUse, execute: Callable[[], Awaitable[Any]]) -> CallToolResult:
         """The result of a call: the recorded one, or that of ``execute``."""
         same = [id for id, (digest, _) in self._undelivered.items() if digest == use.digest]
         id = use.id if use.id in same or not same else same[0]
         self._undelivered.pop(id, None)
         return await self._record(use, id, execute)
 
-    async def _record(self, use: ToolUse, id: str, execute: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
+    async def _record(self, use: ToolUse, id: str, execute: Callable[[], Awaitable[Any]]) -> CallToolResult:
         async def execute_plain() -> Any:
             return to_plain(await execute(), use.full_name)
 
@@ -101,7 +101,7 @@ class ToolCalls:
                 use.tool, _executed_in_place, True, _ANY_CODEC, tuple(use.arguments), {}, effect=effect
             )
             details = json.dumps({"tool_call": id, "digest": use.digest})
-            content = CallContent(compute_content_digest(use.digest, id), lambda _: details)
+            content = CallContent(compute_content_digest(use.digest, id), lambda _position: details)
             return await open_in_place_call(step, (), dict(use.arguments), content).call(execute_plain)
 
         try:

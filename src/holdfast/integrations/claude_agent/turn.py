@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import claude_agent_sdk
 from claude_agent_sdk import ClaudeAgentOptions, project_key_for_directory
-from claude_agent_sdk.types import Message, SessionStore, SystemMessage
+from claude_agent_sdk.types import Message, SessionKey, SessionStore, SystemMessage
 
 from holdfast.authoring.runtime import StepStoreProvider
 from holdfast.authoring.workflow_api import current_step
@@ -55,7 +55,7 @@ async def query(
     options = options or ClaudeAgentOptions()
     turn = _Turn(prompt, options, parse_effects(effects or {}))
     if find_program() is None and get_current_execution() is None:
-        async with aclosing(claude_agent_sdk.query(prompt=prompt, options=options, **others)) as messages:  # type: ignore[type-var]
+        async with aclosing(_open_sdk(prompt, options, **others)) as messages:
             async for message in messages:
                 yield message
         return
@@ -130,7 +130,7 @@ class _Turn:
             session = {"session_id": new, "fork_session": self._options.resume is not None}
         # Entries are stored as they come: the next process continues after them.
         options = replace(self._options, session_store=store, session_store_flush="eager", **session)
-        async with aclosing(claude_agent_sdk.query(prompt=prompt, options=options)) as messages:  # type: ignore[type-var]
+        async with aclosing(_open_sdk(prompt, options)) as messages:
             async for message in messages:
                 if isinstance(message, SystemMessage) and message.subtype == "init":
                     tools = [tool for tool in message.data.get("tools", []) if _get_server(tool) in servers]
@@ -158,7 +158,7 @@ class _Turn:
             return None
         subagents: list[Any] = []
         for subpath in await store.list_subkeys({"project_key": project, "session_id": progress[_SESSION]}):
-            key: Any = {"project_key": project, "session_id": progress[_SESSION], "subpath": subpath}
+            key: SessionKey = {"project_key": project, "session_id": str(progress[_SESSION]), "subpath": subpath}
             subagents += await store.load(key) or []
         transcript = Transcript(entries, subagents)  # type: ignore[arg-type]
         return transcript if transcript.has_prompt(self._prompt) else None
@@ -170,6 +170,11 @@ async def _make_prompt(transcript: Transcript, calls: ToolCalls, servers: list[s
         calls.note_delivered(id, is_error=is_error and not transcript.mentions(id))
     results = [(use, await calls.take_undelivered(use)) for use in transcript.list_tool_uses(servers)]
     return make_resume_prompt([(use, result) for use, result in results if result is not None])
+
+
+def _open_sdk(prompt: Any, options: ClaudeAgentOptions, **others: Any) -> AsyncGenerator[Message]:
+    """The SDK's function, which is declared to return an iterator, and returns a generator."""
+    return cast("AsyncGenerator[Message]", claude_agent_sdk.query(prompt=prompt, options=options, **others))
 
 
 def _get_server(tool: str) -> str:

@@ -101,7 +101,11 @@ class ToolCalls:
                 use.tool, _executed_in_place, True, _ANY_CODEC, tuple(use.arguments), {}, effect=effect
             )
             details = json.dumps({"tool_call": id, "digest": use.digest})
-            content = CallContent(compute_content_digest(use.digest, id), lambda _position: details)
+
+            def describe(position: int) -> str:
+                return details
+
+            content = CallContent(compute_content_digest(use.digest, id), describe)
             return await open_in_place_call(step, (), dict(use.arguments), content).call(execute_plain)
 
         try:

@@ -149,8 +149,8 @@ class _Turn:
 
     async def _read_transcript(self, store: SessionStore) -> Transcript | None:
         """The transcript of the attempt that was cut off; ``None``: there is none with this turn in it."""
-        progress = current_step().progress
-        if not isinstance(progress, dict) or _SESSION not in progress:
+        progress: Any = current_step().progress
+        if progress is None:
             return None
         project = project_key_for_directory(self._options.cwd)
         entries = await store.load({"project_key": project, "session_id": progress[_SESSION]})
@@ -158,7 +158,7 @@ class _Turn:
             return None
         subagents: list[Any] = []
         for subpath in await store.list_subkeys({"project_key": project, "session_id": progress[_SESSION]}):
-            key: SessionKey = {"project_key": project, "session_id": str(progress[_SESSION]), "subpath": subpath}
+            key: SessionKey = {"project_key": project, "session_id": progress[_SESSION], "subpath": subpath}
             subagents += await store.load(key) or []
         transcript = Transcript(entries, subagents)  # type: ignore[arg-type]
         return transcript if transcript.has_prompt(self._prompt) else None

@@ -34,6 +34,7 @@ SCRIPTS = {
 APP = App(Path(__file__).with_name("agent_app.py"), SCRIPTS)
 
 
+@pytest.mark.timeout(1800)  # with --kills 15, on several stores
 def test_a_killed_turn_resumes_and_repeats_no_recorded_tool(request: pytest.FixtureRequest, tmp_path: Path):
     for store in request.config.getoption("--kill-stores").split(","):
         with open_store(store, tmp_path / f"{store}-reference") as url:

@@ -78,6 +78,7 @@ async def read_answers(url: str, run: str) -> list[str]:
         return [event.text async for event in client.events(run, follow=False) if event.kind == "answered"]
 
 
+@pytest.mark.timeout(1800)  # with --kills 15
 def test_a_killed_server_loses_and_repeats_no_event(killed_app: AppProcess, request: pytest.FixtureRequest):
     refunds = killed_app.folder / "refunds.txt"
     reference = follow(killed_app, "ada")

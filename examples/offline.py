@@ -24,21 +24,23 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     )
 
 
-def model_for(script: Sequence[Any], name: str = "openai:gpt-4o-mini") -> Any:
+def model_for(script: Sequence[Any], name: str = "openai:gpt-4o-mini", *, word_delay: bool = False) -> Any:
     """The name of a real model, if there is one, or else a model that follows this script.
 
-    ``name`` is the scripted model's name, which also determines its prices.
+    ``name`` is the scripted model's name, which also determines its prices. With ``word_delay``, it also thinks before
+    each word, a tenth as long.
     """
     real = _find_real_model()
-    return real if real is not None else make_scripted_model(script, name)
+    return real if real is not None else make_scripted_model(script, name, word_delay=word_delay)
 
 
-def make_scripted_model(script: Sequence[Any], name: str = "openai:gpt-4o-mini") -> Any:
+def make_scripted_model(script: Sequence[Any], name: str = "openai:gpt-4o-mini", *, word_delay: bool = False) -> Any:
     """A model that answers by this script."""
     from holdfast.testing import ScriptedModel
 
     provider, _, model = name.partition(":")
-    return ScriptedModel([_with_delay(turn) for turn in script], name=model, provider=provider)
+    delay_s = _parse_common_options().pace / 10 if word_delay else 0.0
+    return ScriptedModel([_with_delay(turn) for turn in script], name=model, provider=provider, word_delay=delay_s)
 
 
 def is_offline() -> bool:

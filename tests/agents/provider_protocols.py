@@ -411,6 +411,10 @@ def _output_text(text: str, refusal: str = "") -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
+CLAUDE_CODE_FILLER = "No response requested."
+"""What Claude Code puts in place of an answer that was cut off: no model has said it."""
+
+
 class Anthropic:
     """Messages."""
 
@@ -426,6 +430,8 @@ class Anthropic:
             content = message["content"]
             for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
                 match block["type"]:
+                    case "text" if role == "model" and block["text"] == CLAUDE_CODE_FILLER:
+                        pass
                     case "text":
                         said.append(Said(role, block["text"]))
                     case "tool_use":

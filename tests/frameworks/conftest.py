@@ -43,6 +43,18 @@ def _is_installed(module: str) -> bool:
         return False
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kill_store" in metafunc.fixturenames:
+        metafunc.parametrize("kill_store", metafunc.config.getoption("--kill-stores").split(","))
+
+
+@pytest.fixture
+def kill_store_url(kill_store: str, tmp_path: Path) -> Iterator[str]:
+    """The URL of a new store, for a test that kills processes itself; once for each of ``--kill-stores``."""
+    with open_store(kill_store, tmp_path / kill_store) as url:
+        yield url
+
+
 @pytest.fixture
 def check_kills(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[App], None]:
     """Kills an app at the chosen number of points on the chosen stores, and checks what its successor does again."""

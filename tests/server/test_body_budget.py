@@ -11,7 +11,7 @@ from asgi_server import AsgiServer, running_server
 
 from holdfast.server.app import Settings
 from holdfast.server.http.body_budget import MAX_BODIES, MAX_BODIES_PER_CALLER
-from holdfast.server.http.problems import Problem
+from holdfast.services.problems import Problem
 
 pytestmark = pytest.mark.asyncio
 

@@ -52,7 +52,7 @@ from holdfast.client.resources import (
     ClientQueues,
     ClientSchedules,
 )
-from holdfast.server.http.problems import _PROBLEMS_BY_ERROR
+from holdfast.services.problems import _PROBLEMS_BY_ERROR
 from holdfast.testing import ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio

@@ -16,10 +16,10 @@ from holdfast.errors import RunNotFound, StoreError, StoreUnavailable
 from holdfast.server.app import App, Settings
 from holdfast.server.calls import Call
 from holdfast.server.http.json_scanner import JsonLimitExceeded, check_json
-from holdfast.server.http.problems import problem_from_error
 from holdfast.server.http.response import StreamingResponse
 from holdfast.server.http.router import Router
 from holdfast.server.http.server_sent_events import ServerSentEvent, make_event_response
+from holdfast.services.problems import problem_from_error
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,8 +14,8 @@ from holdfast.errors import StoreUnavailable
 from holdfast.server.app import Settings
 from holdfast.server.auth.audit_log import AuditWriter
 from holdfast.server.auth.rate_limits import RateLimiter
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.remote_addresses import get_network
+from holdfast.services.problems import Problem
 from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.contract import Store
 from holdfast.stores.grouped_calls import TurnCalls

@@ -128,13 +128,19 @@ def record_model_call_sync(model_input: ModelInput, codec: AnswerCodec[T], call:
 
 
 async def record_model_stream(
-    model_input: ModelInput, codec: AnswerCodec[list[E]], open_stream: Callable[[], AsyncIterator[E]]
+    model_input: ModelInput,
+    codec: AnswerCodec[list[E]],
+    open_stream: Callable[[], AsyncIterator[E]],
+    *,
+    is_opaque: bool = True,
 ) -> AsyncGenerator[E]:
     """The events of the model's answer: the recorded ones, or those of the stream.
 
-    A stream that raises ``NotRecorded`` withdraws the call; the value is an iterator of the events to pass on instead.
+    With ``is_opaque=False``, calls that the code of the stream makes are recorded as well: for a stream that calls
+    tools. A stream that raises ``NotRecorded`` withdraws the call; the value is an iterator of the events to pass on
+    instead.
     """
-    while (opened := _open_call(model_input, codec)) is not None:
+    while (opened := _open_call(model_input, codec, is_opaque=is_opaque)) is not None:
         recording = _StreamRecording(opened, codec)
         iterator: AsyncIterator[E] | None = None
         try:
@@ -281,7 +287,7 @@ class _StreamRecording(Generic[E]):
 # The step
 
 
-def _open_call(model_input: ModelInput, codec: AnswerCodec[Any]) -> InPlaceCall | None:
+def _open_call(model_input: ModelInput, codec: AnswerCodec[Any], *, is_opaque: bool = True) -> InPlaceCall | None:
     """The call in the program; ``None`` outside of programs."""
     program = find_program()
     if program is None:
@@ -304,7 +310,7 @@ def _open_call(model_input: ModelInput, codec: AnswerCodec[Any]) -> InPlaceCall 
     )
     args = (model_input.model,)
     return open_in_place_call(
-        step, args, {}, log.make_content(request), before=lambda: _reserve(model_input), is_opaque=True
+        step, args, {}, log.make_content(request), before=lambda: _reserve(model_input), is_opaque=is_opaque
     )
 
 

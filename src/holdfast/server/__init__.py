@@ -6,7 +6,7 @@ lost when one is killed.
 A request passes through these modules, in this order (see ``app``): ``http.request_guard`` (size and origin),
 ``http.router`` (the endpoint), ``auth`` (the API key, rate limits, and scopes), ``http.body_budget`` and
 ``http.json_scanner`` (limits of the body), the validation of its values, ``auth.audit_log``, and the endpoint.
-``http.problems`` turns errors into responses. Endpoints are declared once, in ``endpoints``: routes, the OpenAPI
+``services.problems`` turns errors into responses. Endpoints are declared once, in ``endpoints``: routes, the OpenAPI
 document, and the tests of scopes come from the declarations.
 
 **Tenants.** Only the API key decides whose data a request sees: it is bound to a namespace, and the request goes to the

@@ -41,7 +41,7 @@ from holdfast.server.deliveries.delivery import ClaimedDelivery
 from holdfast.server.http.asgi import Receive, Scope, Send
 from holdfast.server.http.body_budget import BodyBudget, BodyReservation
 from holdfast.server.http.bounded_wait import ClosingEvent
-from holdfast.server.http.problems import Problem, problem_from_error, server_error_problem
+from holdfast.server.http.problems import make_problem_response, server_error_problem
 from holdfast.server.http.remote_addresses import LOCAL_HOSTS
 from holdfast.server.http.request import ClientDisconnect, Request
 from holdfast.server.http.request_guard import RequestGuard, check_same_site
@@ -50,12 +50,14 @@ from holdfast.server.http.router import Endpoint, RouteTable, build_response, pa
 from holdfast.server.http.stream_sender import StreamSender
 from holdfast.server.tenants import Tenants
 from holdfast.server.webhooks.target_policy import Resolver, TargetPolicy
+from holdfast.services.problems import Problem, problem_from_error
 from holdfast.services.thread_offload import LARGE_BYTES, TenantLocks
 from holdfast.stores.urls import create_store
 
 log = logging.getLogger("holdfast.server")
 
 MAX_CACHED_DELIVERIES = 10_000
+_HIDDEN_DETAIL = "A key with the scope 'read' is told more."
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +173,14 @@ class App:
             page = serve_page(request.method, request.path, request.headers)
             return await self._handle_request(request) if page is None else page
         except Problem as problem:
-            return problem.to_response(request.id)
+            return make_problem_response(problem, request.id)
         except HoldfastError as error:
             problem = problem_from_error(error)
             if problem is None:
                 return self._handle_server_error(request, error)
             if problem.status >= 500:
                 log.warning("%s %r (request %s): %s", request.method, request.path, request.id, error)
-            return problem.to_response(request.id)
+            return make_problem_response(problem, request.id)
         except ClientDisconnect:
             return None
         except Exception as error:
@@ -189,7 +191,7 @@ class App:
         # The path is quoted: it may have line ends, and must not look like another entry.
         message = "server error %s: %s %r (request %s)"
         log.error(message, error_id, request.method, request.path, request.id, exc_info=error)
-        return server_error_problem(error_id).to_response(request.id)
+        return make_problem_response(server_error_problem(error_id), request.id)
 
     async def _send_stream(self, request: Request, response: StreamingResponse, send: Send) -> None:
         open_streams, platform = self._admission.open_streams, self.platform
@@ -250,7 +252,7 @@ class App:
         except HoldfastError as error:
             if (
                 not call.caller.has_scope(Access.READ)
-                and (problem := problem_from_error(error, can_read=False)) is not None
+                and (problem := problem_from_error(error, hidden_detail=_HIDDEN_DETAIL)) is not None
             ):
                 raise problem from error
             raise

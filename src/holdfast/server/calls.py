@@ -15,9 +15,9 @@ from holdfast.codec.run_ids import MAX_ID_LENGTH
 from holdfast.codec.tags import is_plain
 from holdfast.server.auth.authenticator import Caller, invalid_key_problem
 from holdfast.server.auth.scopes import Scope
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Request
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
+from holdfast.services.problems import Problem
 from holdfast.services.thread_offload import LARGE_BYTES, run_off_loop
 from holdfast.services.wire_values import TAGGED_VALUES, VALUES_HEADER, from_wire, to_wire
 from holdfast.stores.audit_log import AuditEvent

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from holdfast.core.immutable import immutable
 from holdfast.server.auth.scopes import Scope, has_scope
 from holdfast.server.caches.lru_dict import LruDict
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.remote_addresses import is_local_request
 from holdfast.server.http.request import Request
 from holdfast.services.api_keys import DOCUMENT_KIND, ApiKey, hash_secret, key_from_document
+from holdfast.services.problems import Problem
 from holdfast.stores.contract import Store
 from holdfast.stores.documents import Document
 

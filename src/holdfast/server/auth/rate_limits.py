@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import ceil
 
 from holdfast.server.caches.lru_dict import LruDict
-from holdfast.server.http.problems import Problem
+from holdfast.services.problems import Problem
 
 MAX_BUCKETS = 10_000
 """Callers that are remembered. A forgotten caller starts with a full bucket again."""

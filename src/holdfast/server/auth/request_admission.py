@@ -17,11 +17,11 @@ from holdfast.server.auth.audit_log import DenialLog, format_target
 from holdfast.server.auth.authenticator import Caller, invalid_key_problem
 from holdfast.server.auth.rate_limits import ConcurrencyLimiter, RateLimiter
 from holdfast.server.calls import not_allowed_problem
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.remote_addresses import get_network
 from holdfast.server.http.request import Request
 from holdfast.server.http.router import Endpoint
 from holdfast.server.tenants import Tenant
+from holdfast.services.problems import Problem
 from holdfast.stores.audit_log import AuditEvent
 
 if TYPE_CHECKING:

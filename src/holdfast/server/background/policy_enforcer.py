@@ -11,7 +11,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.server.background.tasks import poll_tenants, running_task
-from holdfast.server.http.problems import Problem
 from holdfast.services.policies import (
     Breach,
     PolicyInfo,
@@ -22,6 +21,7 @@ from holdfast.services.policies import (
     read_policy_info,
     record_breach,
 )
+from holdfast.services.problems import Problem
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.contract import Store

@@ -19,8 +19,8 @@ from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError
 from holdfast.server.calls import Call
-from holdfast.server.http.problems import Problem
 from holdfast.services.addresses import PAYLOAD_PARAMETER
+from holdfast.services.problems import Problem
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores import worker_deaths
 from holdfast.stores.contract import History

@@ -20,7 +20,7 @@ from holdfast.server.deliveries.delivery import (
     read_lost_problem,
 )
 from holdfast.server.deliveries.steps import StepBody, make_step_ops
-from holdfast.server.http.problems import Problem
+from holdfast.services.problems import Problem
 from holdfast.stores.claims import ClaimedRun, ClaimNext
 from holdfast.stores.live_events import RETURNED
 from holdfast.stores.operations import (

@@ -19,9 +19,9 @@ from holdfast.background_tasks import keep_running
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.server.deliveries.delivery import ClaimedDelivery, get_delivery_id
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.server_sent_events import ServerSentEvent
 from holdfast.services.json_form import to_json_bytes
+from holdfast.services.problems import Problem
 from holdfast.stores.operations import Run
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from holdfast.errors import StoreError, UsageError
 from holdfast.server.caches.lru_dict import LruDict
 from holdfast.server.deliveries.delivery import ClaimedDelivery, get_delivery_id
 from holdfast.server.deliveries.delivery_watcher import DeliveryWatcher
-from holdfast.server.http.problems import Problem
+from holdfast.services.problems import Problem
 from holdfast.stores import worker_deaths
 from holdfast.stores.change_feed import Subscription
 from holdfast.stores.operations import AppendLiveEvents, ReleaseRun, Run

@@ -20,10 +20,10 @@ from holdfast.server.deliveries.delivery_operations import release
 from holdfast.server.deliveries.delivery_watcher import ConnectedListener
 from holdfast.server.deliveries.dispatcher import PendingListener
 from holdfast.server.http.bounded_wait import wait_at_most
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.server_sent_events import ServerSentEvent
 from holdfast.services.addresses import AddressInfo
 from holdfast.services.json_form import to_json_bytes
+from holdfast.services.problems import Problem
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.live_events import DELIVERED
 from holdfast.stores.operations import AppendLiveEvents, LiveEvent, Run

@@ -24,8 +24,8 @@ from holdfast.server.deliveries.delivery import (
     read_lost_problem,
 )
 from holdfast.server.http.models import MAX_INT, AssumedUtcDatetime
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.router import RequestModel
+from holdfast.services.problems import Problem
 from holdfast.stores.operations import AppendRecord, OpStatus, SaveAttempt
 
 MAX_STEP_NAME_CHARS = 200

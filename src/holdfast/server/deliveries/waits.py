@@ -25,7 +25,7 @@ from holdfast.server.deliveries.delivery import (
 )
 from holdfast.server.deliveries.delivery_operations import end_delivery, revoke_if_stopped
 from holdfast.server.deliveries.steps import append_record, validate_step_name
-from holdfast.server.http.problems import Problem
+from holdfast.services.problems import Problem
 from holdfast.stores.approvals import ApprovalRequest, RequestApproval, WithdrawApproval, make_answer_name
 from holdfast.stores.operations import Op, OpStatus, ParkRun, Run, SaveAttempt
 

@@ -27,7 +27,6 @@ from holdfast.server.http.models import (
     WaitQuery,
     redact_run,
 )
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
 from holdfast.server.http.response import StreamingResponse
 from holdfast.server.http.router import RequestModel, Router
@@ -45,6 +44,7 @@ from holdfast.services.addresses import (
     put_address,
     send_to_address,
 )
+from holdfast.services.problems import Problem
 from holdfast.services.timestamps import to_datetime
 from holdfast.services.webhook_settings import SECRET_OVERLAP_S, remove_webhook, rotate_secret, set_webhook
 from holdfast.services.wire_values import VALUES_HEADER

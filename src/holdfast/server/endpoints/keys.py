@@ -9,9 +9,9 @@ from pydantic import Field
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
 from holdfast.server.http.models import MAX_DURATION_S, Changed, Items, Text, UtcDatetime
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.services.api_keys import ApiKey, CreatedApiKey, UnknownApiKey, create_key, list_keys, revoke_key
+from holdfast.services.problems import Problem
 
 router = Router()
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel, Field
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
 from holdfast.server.http.models import Name, Text
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.services.memories import (
     MAX_LIMIT,
@@ -25,6 +24,7 @@ from holdfast.services.memories import (
     entry_from_row,
     validate_memory_namespace,
 )
+from holdfast.services.problems import Problem
 from holdfast.services.wire_values import VALUES_HEADER
 from holdfast.stores.memories import Memory
 

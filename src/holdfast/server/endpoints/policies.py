@@ -7,9 +7,9 @@ from pydantic import Field
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
 from holdfast.server.http.models import MAX_INT, Changed, Items
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.services.policies import OnBreach, Policy, PolicyInfo, delete_policy, put_policy, read_policy_info
+from holdfast.services.problems import Problem
 
 router = Router()
 

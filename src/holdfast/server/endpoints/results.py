@@ -14,12 +14,12 @@ from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
 from holdfast.server.endpoints.runs import RunResult, build_result
 from holdfast.server.http.models import Name
-from holdfast.server.http.problems import problem_from_error
 from holdfast.server.http.response import StreamingResponse
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.server.http.server_sent_events import ServerSentEvent, make_event_response
 from holdfast.services.json_form import to_json_bytes
 from holdfast.services.lookup import make_run_not_found
+from holdfast.services.problems import problem_from_error
 from holdfast.services.wire_values import VALUES_HEADER
 from holdfast.stores.operations import Run
 

@@ -14,8 +14,8 @@ from holdfast.reports.types import JournalEntry, RunReport
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
 from holdfast.server.http.models import MAX_INT, PageSize
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.router import RequestModel, Router
+from holdfast.services.problems import Problem
 from holdfast.services.wire_values import VALUES_HEADER
 
 router = Router("runs")

@@ -20,8 +20,8 @@ from holdfast.server.http.json_scanner import (
     JsonScanner,
     check_json,
 )
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Request
+from holdfast.services.problems import Problem
 
 MAX_BODIES_PER_CALLER: Final = 3
 """Bodies of the maximum size that one caller may have in memory."""

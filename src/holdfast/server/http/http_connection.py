@@ -33,11 +33,12 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from holdfast.server.http.idle_connections import ConnectionState, IdleConnections
-from holdfast.server.http.problems import Problem
+from holdfast.server.http.problems import make_problem_response
 from holdfast.server.http.remote_addresses import SOCKET_OWNERS, get_network
 from holdfast.server.http.request import REQUEST_CYCLE
 from holdfast.server.http.request_cycle import RequestCycle
 from holdfast.server.http.request_ids import RAW_REQUEST_ID_HEADER, new_request_id
+from holdfast.services.problems import Problem
 
 MAX_HEAD_BYTES = 32 * 1024
 STATUS_HEAD_TOO_LARGE = 431
@@ -339,7 +340,7 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.abort()  # in the middle of another response
             return
         request_id = new_request_id()
-        response = problem.to_response(request_id)
+        response = make_problem_response(problem, request_id)
         headers = [
             *response.headers,
             (RAW_REQUEST_ID_HEADER, request_id.encode()),

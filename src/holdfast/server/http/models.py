@@ -20,8 +20,8 @@ from holdfast.admission.usage import Budget
 from holdfast.reports.run_info import RunInfo
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import MAX_WAIT_S, Call
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.router import RequestModel
+from holdfast.services.problems import Problem
 from holdfast.services.run_start import MAX_PRIORITY, StartOptions, make_start_options
 
 T = TypeVar("T")

@@ -19,10 +19,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticUndefined, core_schema
 from typing_extensions import override
 
-from holdfast.server.http.problems import MEDIA_TYPE as PROBLEM_TYPE
 from holdfast.server.http.request_headers import HEADER_RULES
 from holdfast.server.http.router import Endpoint
 from holdfast.server.http.server_sent_events import MEDIA_TYPE as STREAM_TYPE
+from holdfast.services.problems import MEDIA_TYPE as PROBLEM_TYPE
 
 _SCHEMA_REF = "#/components/schemas/{model}"
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.server.http.asgi import Message, Receive, Scope
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.request_ids import RAW_REQUEST_ID_HEADER, get_request_id
+from holdfast.services.problems import Problem
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle

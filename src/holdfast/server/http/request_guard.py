@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.remote_addresses import is_same_origin, parse_host_name
 from holdfast.server.http.request import Request, RequestHeaders, body_too_large_problem
+from holdfast.services.problems import Problem
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 ANY_HOST = "*"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.server.http.problems import Problem
+from holdfast.services.problems import Problem
 from holdfast.services.wire_values import TAGGED_VALUES, VALUES_HEADER
 
 IDEMPOTENCY_KEY = "Idempotency-Key"

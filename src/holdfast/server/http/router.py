@@ -23,11 +23,11 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_
 from pydantic_core import ErrorDetails, from_json
 
 from holdfast.server.auth.scopes import Scope
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Request
 from holdfast.server.http.request_headers import check_headers
 from holdfast.server.http.response import Response, StreamingResponse
 from holdfast.services.json_form import ValueEncoder, encode_plain, to_json_bytes
+from holdfast.services.problems import Problem
 
 Handler = Callable[..., Awaitable[Any]]
 

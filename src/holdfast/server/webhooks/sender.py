@@ -31,7 +31,6 @@ from holdfast.server.calls import Call
 from holdfast.server.deliveries import delivery_operations
 from holdfast.server.deliveries.delivery import Delivery
 from holdfast.server.deliveries.listener_session import ListenerSession
-from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Request
 from holdfast.server.webhooks.http_client import NoResponse, WebhookHttpClient
 from holdfast.server.webhooks.request_slots import RequestSlots
@@ -45,6 +44,7 @@ from holdfast.server.webhooks.response_outcomes import (
 )
 from holdfast.server.webhooks.target_policy import get_host
 from holdfast.services.json_form import to_json_bytes
+from holdfast.services.problems import Problem
 from holdfast.services.webhook_settings import Webhook, disable_webhook, find_webhook, list_webhooks
 from holdfast.webhooks import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 

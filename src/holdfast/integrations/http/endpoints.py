@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -96,6 +97,7 @@ class RequestFilter:
         )
 
 
+@lru_cache(maxsize=256)
 def find_protocols(path: str) -> list[ModelProtocol]:
     """The protocols that use this path."""
     homes = [home for pattern, home in _PATHS if pattern.search(path) is not None]

@@ -110,7 +110,11 @@ def find_protocols(path: str) -> list[ModelProtocol]:
 
 def find_provider(url: str) -> str | None:
     """The provider at this URL; ``None``: it is not known."""
-    host = url.partition("://")[2].partition("/")[0].rpartition("@")[2].partition(":")[0].lower()
+    return _find_provider(url.partition("://")[2].partition("/")[0].rpartition("@")[2].partition(":")[0].lower())
+
+
+@lru_cache(maxsize=256)
+def _find_provider(host: str) -> str | None:
     return next((provider for pattern, provider in _HOSTS if pattern.fullmatch(host) is not None), None)
 
 

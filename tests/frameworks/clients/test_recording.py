@@ -23,9 +23,12 @@ from holdfast.integrations.http import install
 
 pytestmark = pytest.mark.asyncio
 
-install(["GET http://127.0.0.1:*/prices/*", "http://127.0.0.1:*/upload"])
-
 CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(autouse=True)
+def installed() -> None:
+    install(["GET http://127.0.0.1:*/prices/*", "http://127.0.0.1:*/upload"])
 
 
 def make_body(text: str, **more: Any) -> dict[str, Any]:

@@ -107,6 +107,13 @@ class AnswerCodec(ABC, Generic[T]):
         return False
 
 
+class EnoughRead(BaseException):
+    """Thrown into a recorded stream by a consumer that has enough, and waits until that is recorded.
+
+    A stream that is just closed records it soon after, because nobody may wait where a garbage collector closes it.
+    """
+
+
 async def record_model_call(model_input: ModelInput, codec: AnswerCodec[T], call: Callable[[], Awaitable[T]]) -> T:
     """The model's answer: the recorded one, or that of ``call``."""
     while (opened := _open_call(model_input, codec)) is not None:
@@ -170,6 +177,11 @@ async def record_model_stream(
             return
         except BudgetExceeded:
             await wait_for_signal(BUDGET_SIGNAL)
+        except EnoughRead:
+            recording.end()
+            if not recording.is_withdrawn:
+                await opened.wait()
+            return
         except GeneratorExit:
             recording.end()  # the consumer has enough, and will have when it runs again
             raise
@@ -220,6 +232,11 @@ def record_model_stream_sync(
             return
         except BudgetExceeded:
             wait_for_signal_sync(BUDGET_SIGNAL)
+        except EnoughRead:
+            recording.end()
+            if not recording.is_withdrawn:
+                opened.wait_sync()
+            return
         except GeneratorExit:
             recording.end()
             raise

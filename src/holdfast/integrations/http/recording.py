@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+from asyncio import events
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from functools import partial
@@ -45,6 +46,7 @@ from holdfast.integrations.http.framing import UNFRAMED, EventSplitter, Framing,
 from holdfast.integrations.http.protocol import ModelProtocol, get_dict
 from holdfast.integrations.model_call import (
     AnswerCodec,
+    EnoughRead,
     ModelAnswer,
     ModelInput,
     record_model_call,
@@ -406,6 +408,9 @@ class Stream:
         if _is_interrupted():
             with suppress(_Interrupted):
                 self._events.throw(_Interrupted())
+        elif events._get_running_loop() is None:  # else waiting might block the engine's own loop
+            with suppress(StopIteration, EnoughRead):
+                self._events.throw(EnoughRead())
         self._events.close()
 
 
@@ -429,6 +434,9 @@ class AsyncStream:
         if is_interrupted:
             with suppress(_Interrupted):
                 await self._events.athrow(_Interrupted())
+        else:
+            with suppress(StopAsyncIteration, EnoughRead):
+                await self._events.athrow(EnoughRead())
         await self._events.aclose()
 
 

@@ -107,6 +107,13 @@ class AnswerCodec(ABC, Generic[T]):
         return False
 
 
+class EnoughRead(BaseException):
+    """Thrown into a recorded stream by a consumer that has enough, and waits until that is recorded.
+
+    A stream that is just closed records it soon after, because nobody may wait where a garbage collector closes it.
+    """
+
+
 async def record_model_call(model_input: ModelInput, codec: AnswerCodec[T], call: Callable[[], Awaitable[T]]) -> T:
     """The model's answer: the recorded one, or that of ``call``."""
     while (opened := _open_call(model_input, codec)) is not None:
@@ -176,6 +183,11 @@ async def record_model_stream(
             return
         except BudgetExceeded:
             await wait_for_signal(BUDGET_SIGNAL)
+        except EnoughRead:
+            recording.end()
+            if not recording.is_withdrawn:
+                await opened.wait()
+            return
         except GeneratorExit:
             recording.end()  # the consumer has enough, and will have when it runs again
             raise
@@ -226,6 +238,11 @@ def record_model_stream_sync(
             return
         except BudgetExceeded:
             wait_for_signal_sync(BUDGET_SIGNAL)
+        except EnoughRead:
+            recording.end()
+            if not recording.is_withdrawn:
+                opened.wait_sync()
+            return
         except GeneratorExit:
             recording.end()
             raise
@@ -299,14 +316,15 @@ def _open_call(model_input: ModelInput, codec: AnswerCodec[Any], *, is_opaque: b
         return None
     request = MadeRequest(model_input.model, model_input.messages, model_input.settings)
     log = get_request_log(program.run)
+    envelope_codec = _EnvelopeCodec(codec, model_input)
     step = StepDefinition(
         MODEL_CALL_STEP,
         _executed_in_place,
         is_async=True,
-        output_codec=_EnvelopeCodec(codec, model_input),
+        output_codec=envelope_codec,
         parameters=("model",),
         namespace={},
-        read_usage=lambda answer: _read_usage(codec.describe(answer), model_input),
+        read_usage=envelope_codec.read_usage,
     )
     args = (model_input.model,)
     return open_in_place_call(
@@ -343,17 +361,25 @@ def _read_usage(answer: ModelAnswer, model_input: ModelInput) -> ModelUsage:
 class _EnvelopeCodec(ValueCodec):
     """Answers to bytes and back."""
 
-    __slots__ = ("_codec", "_input")
+    __slots__ = ("_codec", "_input", "_usage")
 
     def __init__(self, codec: AnswerCodec[Any], model_input: ModelInput) -> None:
         self.annotation = Any
         self._codec = codec
         self._input = model_input
+        self._usage: tuple[ModelAnswer, ModelUsage] | None = None
+
+    def read_usage(self, value: object) -> ModelUsage:
+        """The usage of an answer, which is asked for more than once."""
+        described = self._codec.describe(value)
+        if self._usage is None or self._usage[0] != described:
+            self._usage = described, _read_usage(described, self._input)
+        return self._usage[1]
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the answer decoded from them."""
         described = self._codec.describe(value)
-        usage = _read_usage(described, self._input).usage
+        usage = self.read_usage(value).usage
         parts: list[dict[str, Any]] = []
         if described.thinking:
             parts.append({"thinking": described.thinking})

@@ -14,11 +14,14 @@ from holdfast.integrations.http import install
 
 pytestmark = pytest.mark.asyncio
 
-install()
-
 MODEL = "gemini-2.5-flash"
 USAGE = {"promptTokenCount": 100, "candidatesTokenCount": 20, "totalTokenCount": 120}
 KEY = "gemini-key-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def installed() -> None:
+    install()
 
 
 def make_answer(text: str) -> dict[str, object]:

@@ -20,12 +20,16 @@ from scripted_http import JSON, SSE, Crashes, Reply, Server, Store, make_chat, m
 from holdfast import RunFailed, program, step
 from holdfast.integrations import AnswerCodec, ModelAnswer, ModelInput, record_model_call
 from holdfast.integrations.http import install
+from holdfast.integrations.http.aiohttp_client import closing_streams
 
 pytestmark = pytest.mark.asyncio
 
-install(["GET http://127.0.0.1:*/prices/*", "http://127.0.0.1:*/upload"])
-
 CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(autouse=True)
+def installed() -> None:
+    install(["GET http://127.0.0.1:*/prices/*", "http://127.0.0.1:*/upload"])
 
 
 def make_body(text: str, **more: Any) -> dict[str, Any]:
@@ -228,36 +232,58 @@ async def test_an_error_in_a_stream_is_passed_on_and_not_recorded(server: Server
     assert len(server.sent) == 2
 
 
-async def test_a_consumer_that_has_enough_of_a_stream_gets_the_same_part_again(server: Server, store: Store):
-    crash, seen = Crashes(), []
-    server.reply = lambda _: make_chat_stream("A", "B", "C")
+class HeldStream:
+    """A stream that waits after its first event."""
 
-    @program
-    def flow() -> None:
-        with httpx.stream("POST", server.url + CHAT, json=make_body("Hello", stream=True)) as response:
-            for line in response.iter_lines():
-                seen.append(line)
-                if '"A"' in line:
-                    break
+    def __init__(self) -> None:
+        self.may_continue = threading.Event()
+
+    def make_reply(self, _: Any) -> Reply:
+        return Reply(headers=SSE, body=self._make_parts())
+
+    def _make_parts(self) -> Iterator[bytes]:
+        first, *rest = make_chat_stream("A", "B", "C").body
+        yield first
+        self.may_continue.wait(10)
+        yield from rest
+
+
+@pytest.mark.parametrize("library", ["httpx", "aiohttp", "requests"])
+async def test_a_consumer_that_has_enough_of_a_stream_gets_the_same_part_again(
+    library: str, server: Server, store: Store
+):
+    crash, seen, held = Crashes(), [], HeldStream()
+    server.reply = held.make_reply
+    url, body = server.url + CHAT, make_body("Hello", stream=True)
+
+    @program(name="sync-flow")
+    def sync_flow() -> None:
+        if library == "requests":
+            with requests.post(url, json=body, stream=True) as response:
+                seen.append(next(response.iter_content(10_000)))
+        else:
+            with httpx.stream("POST", url, json=body) as response:
+                seen.append(next(response.iter_bytes()))
         crash()
 
-    await (await store.run_twice(flow)).result()
-    assert len(seen) == 2
-    assert seen[0] == seen[1]
+    @program(name="async-flow")
+    async def async_flow() -> None:
+        async with aiohttp.ClientSession() as session:
+            async with session.post(url, json=body) as response:
+                seen.append(await response.content.readany())
+            await asyncio.gather(*closing_streams)
+        crash()
+
+    handle = await store.run_twice(async_flow if library == "aiohttp" else sync_flow)
+    await handle.result()
+    held.may_continue.set()
+    assert seen == [make_chat_stream("A").body[0]] * 2
     assert len(server.sent) == 1
 
 
 async def test_an_interrupted_stream_is_read_again(server: Server, store: Store):
-    crash, seen = Crashes(), []
-    is_interrupted = threading.Event()
-
-    def make_parts() -> Iterator[bytes]:
-        first, *rest = make_chat_stream("A", "B", "C").body
-        yield first
-        is_interrupted.wait(10)
-        yield from rest
-
-    server.reply = lambda _: Reply(headers=SSE, body=make_parts())
+    crash, seen, held = Crashes(), [], HeldStream()
+    server.reply = held.make_reply
 
     @program
     async def flow() -> None:
@@ -268,7 +294,7 @@ async def test_an_interrupted_stream_is_read_again(server: Server, store: Store)
             async for line in response.content:
                 seen.append(line)
                 if b'"A"' in line:
-                    is_interrupted.set()
+                    held.may_continue.set()
                     crash()
 
     await (await store.run_twice(flow)).result()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.integrations.http.exchange import Head, Request
     from holdfast.integrations.http.recording import AsyncStream
 
-_closing: set[asyncio.Task[None]] = set()
+closing_streams: set[asyncio.Task[None]] = set()
 """Streams that are being closed. aiohttp closes a response in code that is not async."""
 
 
@@ -166,8 +166,8 @@ def _make_reader_class(base: Any) -> Any:
             stream, self._recorded_stream = self._recorded_stream, None
             if stream is not None and not self._eof:
                 task = asyncio.get_running_loop().create_task(stream.close())
-                _closing.add(task)
-                task.add_done_callback(_closing.discard)
+                closing_streams.add(task)
+                task.add_done_callback(closing_streams.discard)
 
     return RecordedReader
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -96,6 +97,7 @@ class RequestFilter:
         )
 
 
+@lru_cache(maxsize=256)
 def find_protocols(path: str) -> list[ModelProtocol]:
     """The protocols that use this path."""
     homes = [home for pattern, home in _PATHS if pattern.search(path) is not None]
@@ -108,7 +110,11 @@ def find_protocols(path: str) -> list[ModelProtocol]:
 
 def find_provider(url: str) -> str | None:
     """The provider at this URL; ``None``: it is not known."""
-    host = url.partition("://")[2].partition("/")[0].rpartition("@")[2].partition(":")[0].lower()
+    return _find_provider(url.partition("://")[2].partition("/")[0].rpartition("@")[2].partition(":")[0].lower())
+
+
+@lru_cache(maxsize=256)
+def _find_provider(host: str) -> str | None:
     return next((provider for pattern, provider in _HOSTS if pattern.fullmatch(host) is not None), None)
 
 

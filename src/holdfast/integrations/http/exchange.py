@@ -41,6 +41,13 @@ class Request(NamedTuple):
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, urlencode(query), ""))
 
     @property
+    def endpoint(self) -> str:
+        """The URL without credentials and parameters."""
+        scheme, _, rest = self.url.partition("?")[0].partition("#")[0].partition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+    @property
     def stable_body(self) -> bytes:
         """The body, without the random boundary of a multipart body."""
         found = _MULTIPART_BOUNDARY.search(self.content_type) if "multipart/" in self.content_type else None

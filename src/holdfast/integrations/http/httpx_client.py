@@ -37,10 +37,11 @@ def patch(library: Any, request_filter: RequestFilter) -> None:
 
 def record(library: Any, request: Any, handle: HandleRequest, request_filter: RequestFilter) -> Any:
     """The response to a request: recorded, or that of ``handle``."""
-    if not request_filter.may_match(request.method, str(request.url)):
+    url = str(request.url)
+    if not request_filter.may_match(request.method, url):
         return handle(request)
     request.read()
-    recording = _find_recording(request, request_filter)
+    recording = _find_recording(request, url, request_filter)
     if recording is None:
         return handle(request)
     head, body = recording.answer_sync(lambda: _LiveAnswer(handle(request)))
@@ -49,10 +50,11 @@ def record(library: Any, request: Any, handle: HandleRequest, request_filter: Re
 
 async def record_async(library: Any, request: Any, handle: HandleAsyncRequest, request_filter: RequestFilter) -> Any:
     """The same for async code."""
-    if not request_filter.may_match(request.method, str(request.url)):
+    url = str(request.url)
+    if not request_filter.may_match(request.method, url):
         return await handle(request)
     await request.aread()
-    recording = _find_recording(request, request_filter)
+    recording = _find_recording(request, url, request_filter)
     if recording is None:
         return await handle(request)
 
@@ -63,12 +65,12 @@ async def record_async(library: Any, request: Any, handle: HandleAsyncRequest, r
     return _make_response(library, head, body, "ByteStream" if isinstance(body, bytes) else "AsyncByteStream")
 
 
-def _find_recording(request: Any, request_filter: RequestFilter) -> Recording | None:
+def _find_recording(request: Any, url: str, request_filter: RequestFilter) -> Recording | None:
     from holdfast.integrations.http.exchange import Request
     from holdfast.integrations.http.recording import find_recording
 
     content_type = request.headers.get("content-type", "")
-    return find_recording(Request(request.method, str(request.url), request.content, content_type), request_filter)
+    return find_recording(Request(request.method, url, request.content, content_type), request_filter)
 
 
 def _make_response(library: Any, head: Head, body: bytes | Stream | AsyncStream, stream_class: str) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+from asyncio import events
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from functools import partial
@@ -45,6 +46,7 @@ from holdfast.integrations.http.framing import UNFRAMED, EventSplitter, Framing,
 from holdfast.integrations.http.protocol import ModelProtocol, get_dict
 from holdfast.integrations.model_call import (
     AnswerCodec,
+    EnoughRead,
     ModelAnswer,
     ModelInput,
     record_model_call,
@@ -77,8 +79,8 @@ class ModelRecording:
                 self._input, _StreamCodec(self._protocol), partial(_read_stream, send, self._protocol)
             )
             return cast(Head, await anext(events)), AsyncStream(events)
-        answer = await record_model_call(self._input, _AnswerCodec(self._protocol), partial(_read, send, self._check))
-        return _unpack(answer)
+        codec = _AnswerCodec(self._protocol)
+        return _unpack(await record_model_call(self._input, codec, partial(_read, send, codec.is_recordable)))
 
     def answer_sync(self, send: Send) -> tuple[Head, bytes | Stream]:
         """The same for code that is not async."""
@@ -88,14 +90,7 @@ class ModelRecording:
             )
             return cast(Head, next(events)), Stream(events)
         codec = _AnswerCodec(self._protocol)
-        return _unpack(record_model_call_sync(self._input, codec, partial(_read_sync, send, self._check)))
-
-    def _check(self, answer: Answer) -> bool:
-        """Whether this is an answer to record."""
-        if not answer.head.is_success:
-            return False
-        body = _parse(answer.body)
-        return not self._protocol.answers_json or (isinstance(body, dict) and not self._protocol.is_error(body))
+        return _unpack(record_model_call_sync(self._input, codec, partial(_read_sync, send, codec.is_recordable)))
 
 
 class StepRecording:
@@ -152,9 +147,8 @@ def find_recording(request: Request, request_filter: RequestFilter) -> Recording
                 continue
             if not _is_in_run():
                 return None
-            url = request.public_url.partition("?")[0]
             model = f"{provider or protocol.provider}:{read.model}"
-            model_input = ModelInput(model, read.messages, read.settings, read.max_output_tokens, url)
+            model_input = ModelInput(model, read.messages, read.settings, read.max_output_tokens, request.endpoint)
             return ModelRecording(protocol, model_input, is_streamed=protocol.is_streamed(body, path))
     if request_filter.has_pattern(request.method, request.url) and find_program() is not None:
         return StepRecording(request)
@@ -182,6 +176,18 @@ class _AnswerCodec(AnswerCodec[Answer]):
     def __init__(self, protocol: ModelProtocol) -> None:
         self._protocol = protocol
         self._described: tuple[bytes, ModelAnswer] | None = None
+        """By its body: an answer is described before it is recorded, and again as it was decoded."""
+
+    def is_recordable(self, answer: Answer) -> bool:
+        """Whether this is an answer to record."""
+        if not answer.head.is_success:
+            return False
+        body = _parse(answer.body)
+        if isinstance(body, dict):
+            found = cast("dict[str, Any]", body)
+            self._described = answer.body, _describe(partial(self._protocol.read_answer, found))
+            return not self._protocol.is_error(found)
+        return not self._protocol.answers_json
 
     def dump(self, answer: Answer) -> Any:
         return _dump_answer(answer)
@@ -402,6 +408,9 @@ class Stream:
         if _is_interrupted():
             with suppress(_Interrupted):
                 self._events.throw(_Interrupted())
+        elif events._get_running_loop() is None:  # else waiting might block the engine's own loop
+            with suppress(StopIteration, EnoughRead):
+                self._events.throw(EnoughRead())
         self._events.close()
 
 
@@ -425,6 +434,9 @@ class AsyncStream:
         if is_interrupted:
             with suppress(_Interrupted):
                 await self._events.athrow(_Interrupted())
+        else:
+            with suppress(StopAsyncIteration, EnoughRead):
+                await self._events.athrow(EnoughRead())
         await self._events.aclose()
 
 

@@ -1,0 +1,145 @@
+"""Streamed runs: ``Runner.run_streamed`` in a program, and of a run of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from agents import Agent, RunContextWrapper, RunItemStreamEvent, RunResult, RunResultStreaming
+from agents.stream_events import StreamEvent
+
+from holdfast.integrations.openai_agents.agent_run import AgentRun, AgentSettings, get_resume_arguments, sdk_runner
+from holdfast.integrations.openai_agents.sdk_hooks import current_agent_run
+
+if TYPE_CHECKING:
+    from holdfast.integrations.openai_agents.agent_program import AgentCall, AgentProgram
+
+_END = object()
+
+
+class ProgramStream(RunResultStreaming):
+    """The streamed result of an agent's run in a program, which asks for approvals and then continues.
+
+    Each continuation is a streamed result of the SDK. This one has the attributes of the current one: both objects
+    share their ``__dict__``.
+    """
+
+    __slots__ = ("_agent", "_agent_run", "_arguments", "_current")
+
+    def __init__(self, settings: AgentSettings, agent: Agent[Any], input: Any, arguments: Mapping[str, Any]) -> None:
+        self._agent = agent
+        self._arguments = get_resume_arguments(arguments)
+        self._agent_run = AgentRun.start(settings, agent, arguments)
+        self._start(input, arguments)
+
+    def _start(self, input: Any, arguments: Mapping[str, Any]) -> None:
+        token = current_agent_run.set(self._agent_run)
+        try:
+            self._current = sdk_runner.run_streamed(self._agent, input, **arguments)
+        finally:
+            current_agent_run.reset(token)
+        self.__dict__ = self._current.__dict__
+
+    async def stream_events(self) -> AsyncGenerator[StreamEvent]:  # type: ignore[override]
+        """The events of the run."""
+        while True:
+            async for event in self._current.stream_events():
+                yield event
+            if not self.interruptions:
+                return
+            self._start(await self._agent_run.answer_interruptions(self._current), self._arguments)
+
+
+class FollowedStream(RunResultStreaming):
+    """The streamed result of a run of its own, for the caller that has started it.
+
+    The program passes on the events and shares its attributes, if this process executes it. If the run has ended
+    earlier, or in another process, there are only the events of its items.
+    """
+
+    __slots__ = ("_program", "_relay", "_task")
+
+    def __init__(self, program: AgentProgram, call: AgentCall, run_id: str | None) -> None:
+        super().__init__(
+            input=call.input,
+            new_items=[],
+            raw_responses=[],
+            final_output=None,
+            input_guardrail_results=[],
+            output_guardrail_results=[],
+            tool_input_guardrail_results=[],
+            tool_output_guardrail_results=[],
+            context_wrapper=RunContextWrapper(call.arguments.get("context")),
+            current_agent=program.agent,
+            current_turn=0,
+            max_turns=call.arguments.get("max_turns"),
+            _current_agent_output_schema=None,
+            trace=None,
+        )
+        self._program = program
+        self._relay = call.relay = EventRelay(self)
+        self._task = asyncio.create_task(self._follow(call, run_id))
+        self.run_loop_task = self._task
+
+    async def _follow(self, call: AgentCall, run_id: str | None) -> None:
+        relay = self._relay
+        try:
+            handle = await self._program.start_call(call, run_id)
+            result = await self._program.await_result(handle, call)
+            if relay.stream is None:
+                self._add_result(result)
+        except Exception as error:
+            relay.events.put_nowait(error)
+        finally:
+            self.is_complete = True
+            relay.events.put_nowait(_END)
+
+    def _add_result(self, result: RunResult) -> None:
+        for name, value in vars(result).items():
+            if name in vars(self):
+                vars(self)[name] = value
+        self.current_agent = result.last_agent
+        for item in result.new_items:
+            self._relay.events.put_nowait(RunItemStreamEvent(_EVENT_NAMES.get(item.type, item.type), item))  # type: ignore[arg-type]
+
+    async def stream_events(self) -> AsyncGenerator[StreamEvent]:  # type: ignore[override]
+        """The events of the run."""
+        while (event := await self._relay.events.get()) is not _END:
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+
+class EventRelay:
+    """Passes the events of a streamed run from its program to the caller."""
+
+    def __init__(self, follower: FollowedStream) -> None:
+        self.events: asyncio.Queue[Any] = asyncio.Queue()
+        self.stream: ProgramStream | None = None
+        """The stream in the program, if this process executes it."""
+        self._follower = follower
+
+    async def run(self, settings: AgentSettings, agent: Agent[Any], input: Any, arguments: Mapping[str, Any]) -> None:
+        """``Runner.run_streamed`` in the program."""
+        stream = self.stream = ProgramStream(settings, agent, input, arguments)
+        self._follower.__dict__ = stream.__dict__
+        async for event in stream.stream_events():
+            self._follower.__dict__ = stream.__dict__  # another one after an approval
+            self.events.put_nowait(event)
+        if vars(stream).get("_cancel_mode") == "immediate":
+            raise asyncio.CancelledError
+
+
+_EVENT_NAMES = {
+    "message_output_item": "message_output_created",
+    "handoff_call_item": "handoff_requested",
+    "handoff_output_item": "handoff_occured",
+    "tool_call_item": "tool_called",
+    "tool_call_output_item": "tool_output",
+    "reasoning_item": "reasoning_item_created",
+    "mcp_approval_request_item": "mcp_approval_requested",
+    "mcp_approval_response_item": "mcp_approval_response",
+    "mcp_list_tools_item": "mcp_list_tools",
+}
+"""The SDK's names for the events of items."""

@@ -13,10 +13,11 @@ import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import agents
 from agents import Agent, RunResult
+from agents.result import RunResultBase
 from agents.run_config import DEFAULT_MAX_TURNS
 
 import holdfast
@@ -34,21 +35,20 @@ from holdfast.engine.program_context import find_program
 from holdfast.errors import BoundArgumentMissing, DefinitionError, HoldfastError, RunFailed, UsageError
 from holdfast.integrations.openai_agents.agent_run import AgentSettings, check_agent, run_agent
 from holdfast.integrations.openai_agents.run_record import RecordedRun, RecordedRunCodec, RunOutcome
+from holdfast.integrations.openai_agents.streaming import EventRelay
 from holdfast.services.store_provider import StoreProvider
 from holdfast.stores.operations import Run
-
-if TYPE_CHECKING:
-    from holdfast.integrations.openai_agents.streaming import EventRelay
 
 _PLAIN_ARGUMENTS = ("max_turns", "previous_response_id", "auto_previous_response_id", "conversation_id")
 """Arguments of ``Runner.run`` that are recorded."""
 _BOUND_ARGUMENTS = ("context", "hooks", "run_config", "error_handlers", "session")
 """Arguments that stay in the process."""
 _DEFAULTS = {"max_turns": DEFAULT_MAX_TURNS, "auto_previous_response_id": False}
-_BOUND_MARK = b'"bound":['
-"""In the inputs of a run with bound arguments."""
-_BINDING_TIMEOUT_S = 5.0
-"""How long a run waits for the program that has started it to repeat the call."""
+_BOUND_MARK, _STREAM_MARK = b'"bound":[', b'"stream":true'
+"""In the inputs of a run with bound arguments, and of a streamed one."""
+_BINDING_TIMEOUT_S, _CALLER_TIMEOUT_S = 5.0, 1.0
+"""How long a run waits for the program that has started it to repeat the call, because it needs its arguments, or
+because it would show it the events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,10 @@ class AgentCall:
 
     input: Any
     arguments: Mapping[str, Any]
-    relay: EventRelay | None = None
-    """Passes the events of the run on to the caller of ``run_streamed``."""
-    result: RunResult | None = None
+    is_streamed: bool = False
+    relay: EventRelay = field(default_factory=lambda: EventRelay())
+    """Passes the events of a streamed run on to its caller."""
+    result: RunResultBase | None = None
     """The result, if the run has ended in this process."""
     error: BaseException | None = None
     """What it has raised in this process."""
@@ -81,9 +82,7 @@ class AgentCall:
 
 def clean_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``Runner.run`` without those that have their defaults."""
-    return {name: value for name, value in arguments.items() if value is not None and value != _DEFAULTS.get(name)} | (
-        {"max_turns": None} if "max_turns" in arguments and arguments["max_turns"] is None else {}
-    )
+    return {name: value for name, value in arguments.items() if value is not _DEFAULTS.get(name)}
 
 
 def validate_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,6 +116,8 @@ class AgentProgram(Workflow[..., Any]):
         options: dict[str, Any] = {name: call.arguments[name] for name in _PLAIN_ARGUMENTS if name in call.arguments}
         if call.bound:
             options["bound"] = sorted(call.bound)
+        if call.is_streamed:
+            options["stream"] = True
         if options:
             inputs["options"] = options
 
@@ -143,10 +144,10 @@ class AgentProgram(Workflow[..., Any]):
         workflow = self if run_id is None else self.options(id=run_id)
         return cast(AgentHandle, await workflow.start(call))
 
-    async def await_result(self, handle: AgentHandle, call: AgentCall) -> RunResult:
-        """The result of a call's run. Raises the exception of the agent."""
+    async def await_end(self, handle: AgentHandle, call: AgentCall) -> RecordedRun:
+        """Wait for the end of a call's run. Raises the exception of the agent."""
         try:
-            recorded = await handle.wait()
+            return await handle.wait()
         except RunFailed as failed:
             cause = call.error or failed.__cause__
             if cause is None or (isinstance(cause, HoldfastError) and call.error is None):
@@ -155,7 +156,13 @@ class AgentProgram(Workflow[..., Any]):
             raise cause from None
         finally:
             self.forget(handle.run_id)
-        return call.result or await self.load_result(recorded, call.arguments.get("context"))
+
+    async def await_result(self, handle: AgentHandle, call: AgentCall) -> RunResult:
+        """The result of a call's run. Raises the exception of the agent."""
+        recorded = await self.await_end(handle, call)
+        if isinstance(call.result, RunResult):
+            return call.result
+        return await self.load_result(recorded, call.arguments.get("context"))
 
     async def load_result(self, recorded: RecordedRun, context: Any = None) -> RunResult:
         """The result of a run that has ended in another process, or earlier."""
@@ -163,11 +170,12 @@ class AgentProgram(Workflow[..., Any]):
 
     async def wait_for_call(self, run: Run) -> None:
         """If a run needs bound arguments, wait a short time for the program to repeat the call that started it."""
-        if run.id in self._calls or _BOUND_MARK not in run.inputs:
+        needs_arguments = _BOUND_MARK in run.inputs and not self.settings.arguments
+        if run.id in self._calls or not (needs_arguments or _STREAM_MARK in run.inputs):
             return
         self._expected[run.id] = expected = asyncio.Event()
         try:
-            async with asyncio.timeout(_BINDING_TIMEOUT_S if not self.settings.arguments else 0.0):
+            async with asyncio.timeout(_BINDING_TIMEOUT_S if needs_arguments else _CALLER_TIMEOUT_S):
                 await expected.wait()
         except TimeoutError:
             pass  # the run fails with the error that says what is missing
@@ -183,16 +191,15 @@ class AgentProgram(Workflow[..., Any]):
         call = self._calls.get(run_id) or AgentCall(input, {})
         arguments = self._get_arguments(run_id, call, options)
         try:
-            if call.relay is None:
-                call.result = await run_agent(self.settings, self.agent, input, arguments)
+            if options.get("stream"):
+                call.result = await call.relay.run(self.settings, self.agent, input, arguments)
             else:
-                await call.relay.run(self.settings, self.agent, input, arguments)
+                call.result = await run_agent(self.settings, self.agent, input, arguments)
         except Exception as error:
             call.error = error
             raise
-        result = call.relay.stream if call.relay is not None else call.result
         usage = await (await self._get_own_handle(run_id)).usage()
-        return RunOutcome(run_id, result, usage)
+        return RunOutcome(run_id, call.result, usage)
 
     async def _get_own_handle(self, run_id: str) -> AgentHandle:
         from holdfast.authoring.runtime import Runtime

@@ -71,7 +71,7 @@ class RecordedModel(Model):
         output_schema: Any,
         handoffs: list[Handoff[Any, Any]],
         tracing: object,
-        **references: Any,
+        **details: Any,
     ) -> ModelInput:
         """What identifies a call. Without headers, which may be secret, and without what the SDK makes up."""
         self._check_tools(tools)
@@ -80,7 +80,7 @@ class RecordedModel(Model):
             settings["handoffs"] = [[one.tool_name, one.tool_description, one.input_json_schema] for one in handoffs]
         if output_schema is not None and not output_schema.is_plain_text():
             settings["output_schema"] = output_schema.json_schema()
-        settings |= {name: value for name, value in references.items() if value is not None}
+        settings |= {name: value for name, value in details.items() if value is not None}
         name, url = _identify_model(self._model)
         messages = _make_messages(system_instructions, input)
         return ModelInput(name, messages, settings, model_settings.max_tokens or 0, url)
@@ -95,7 +95,7 @@ class RecordedModel(Model):
 
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:  # type: ignore[override]
         """The events of the model's answer: the recorded ones, or new ones."""
-        model_input = self._make_input(*args, **kwargs)
+        model_input = self._make_input(*args, **kwargs, stream=True)
         events = record_model_stream(
             model_input, _EventsCodec(), lambda: self._model.stream_response(*args, **kwargs)
         )

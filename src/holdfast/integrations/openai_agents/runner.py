@@ -67,7 +67,7 @@ class DurableRunner(AgentRunner):
                 f"agent {starting_agent.name!r}: a workflow cannot stream, because it runs again from its records. Use "
                 "`await Runner.run(...)`, or stream in a @program"
             )
-        call = AgentCall(_check_input(starting_agent, input), clean_arguments(kwargs))
+        call = AgentCall(_check_input(starting_agent, input), clean_arguments(kwargs), is_streamed=True)
         return FollowedStream(program, call, run_id)
 
 

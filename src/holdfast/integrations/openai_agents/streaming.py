@@ -78,7 +78,8 @@ class FollowedStream(RunResultStreaming):
             trace=None,
         )
         self._program = program
-        self._relay = call.relay = EventRelay(self)
+        self._relay = call.relay
+        self._relay.follower = self
         self._task = asyncio.create_task(self._follow(call, run_id))
         self.run_loop_task = self._task
 
@@ -86,9 +87,9 @@ class FollowedStream(RunResultStreaming):
         relay = self._relay
         try:
             handle = await self._program.start_call(call, run_id)
-            result = await self._program.await_result(handle, call)
-            if relay.stream is None:
-                self._add_result(result)
+            recorded = await self._program.await_end(handle, call)
+            if not relay.is_followed:
+                self._add_result(await self._program.load_result(recorded, call.arguments.get("context")))
         except Exception as error:
             relay.events.put_nowait(error)
         finally:
@@ -114,21 +115,31 @@ class FollowedStream(RunResultStreaming):
 class EventRelay:
     """Passes the events of a streamed run from its program to the caller."""
 
-    def __init__(self, follower: FollowedStream) -> None:
+    def __init__(self) -> None:
         self.events: asyncio.Queue[Any] = asyncio.Queue()
-        self.stream: ProgramStream | None = None
-        """The stream in the program, if this process executes it."""
-        self._follower = follower
+        self.follower: FollowedStream | None = None
+        """The caller's stream; ``None``: the caller is another process."""
+        self.is_followed = False
+        """Whether the caller sees the run as it executes."""
 
-    async def run(self, settings: AgentSettings, agent: Agent[Any], input: Any, arguments: Mapping[str, Any]) -> None:
+    async def run(
+        self, settings: AgentSettings, agent: Agent[Any], input: Any, arguments: Mapping[str, Any]
+    ) -> ProgramStream:
         """``Runner.run_streamed`` in the program."""
-        stream = self.stream = ProgramStream(settings, agent, input, arguments)
-        self._follower.__dict__ = stream.__dict__
+        stream = ProgramStream(settings, agent, input, arguments)
+        self.is_followed = self.follower is not None
+        self._share(stream)
         async for event in stream.stream_events():
-            self._follower.__dict__ = stream.__dict__  # another one after an approval
-            self.events.put_nowait(event)
+            if self.is_followed:
+                self._share(stream)  # its attributes are others after an approval
+                self.events.put_nowait(event)
         if vars(stream).get("_cancel_mode") == "immediate":
             raise asyncio.CancelledError
+        return stream
+
+    def _share(self, stream: ProgramStream) -> None:
+        if self.follower is not None:
+            self.follower.__dict__ = stream.__dict__
 
 
 _EVENT_NAMES = {

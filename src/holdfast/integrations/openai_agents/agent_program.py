@@ -25,6 +25,7 @@ from holdfast.admission.durations import Duration
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
 from holdfast.authoring.introspection import attribute_to_caller, resolve_hints
+from holdfast.authoring.runtime import Runtime
 from holdfast.authoring.workflow import PreparedStart, Workflow
 from holdfast.authoring.workflow_options import make_queue_key, resolve_queue_name
 from holdfast.client.handle import Handle
@@ -202,8 +203,6 @@ class AgentProgram(Workflow[..., Any]):
         return RunOutcome(run_id, call.result, usage)
 
     async def _get_own_handle(self, run_id: str) -> AgentHandle:
-        from holdfast.authoring.runtime import Runtime
-
         return self.get_handle((await Runtime.current()).store_provider, run_id)
 
     def _get_arguments(self, run_id: str, call: AgentCall, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from agents import Agent, RunResult, RunResultStreaming, RunState
 from agents import Runner as SDKRunner
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 
+from holdfast.authoring.runtime import Runtime
 from holdfast.core.execution import get_current_execution
 from holdfast.engine.program_context import find_program
 from holdfast.errors import UsageError
@@ -15,7 +16,6 @@ from holdfast.integrations.openai_agents.agent_program import AgentCall, AgentPr
 from holdfast.integrations.openai_agents.agent_run import AgentSettings, run_agent
 from holdfast.integrations.openai_agents.sdk_hooks import current_agent_run
 from holdfast.integrations.openai_agents.streaming import FollowedStream, ProgramStream
-from holdfast.sync_methods import run_sync
 
 
 class DurableRunner(AgentRunner):
@@ -49,7 +49,7 @@ class DurableRunner(AgentRunner):
         if program is None:
             _refuse_not_durable(starting_agent, run_id)
             return self._other.run_sync(starting_agent, input, **kwargs)
-        return run_sync(self.run(starting_agent, input, run_id=run_id, **kwargs))
+        return _SyncRunner(self, run_id).run_sync(starting_agent, input, **kwargs)
 
     def run_streamed(
         self, starting_agent: Agent[Any], input: Any, *, run_id: str | None = None, **kwargs: Any
@@ -69,6 +69,21 @@ class DurableRunner(AgentRunner):
             )
         call = AgentCall(_check_input(starting_agent, input), clean_arguments(kwargs), is_streamed=True)
         return FollowedStream(program, call, run_id)
+
+
+class _SyncRunner(AgentRunner):
+    """Runs of their own without an event loop, on the loop that the SDK keeps for such runs and its HTTP client."""
+
+    def __init__(self, runner: DurableRunner, run_id: str | None) -> None:
+        self._runner = runner
+        self._run_id = run_id
+
+    async def run(self, starting_agent: Agent[Any], input: Any, **kwargs: Any) -> RunResult:
+        """``Runner.run``. Closes the runtime, because the loop stops afterwards."""
+        try:
+            return await self._runner.run(starting_agent, input, run_id=self._run_id, **kwargs)
+        finally:
+            await (await Runtime.current()).close()
 
 
 def _get_program(agent: Agent[Any]) -> AgentProgram | None:

@@ -13,6 +13,7 @@ from agents import set_default_openai_api, set_tracing_disabled
 from provider_server import ProviderServer, read_calls
 
 from holdfast import Runtime
+from holdfast.authoring.registry import definitions
 
 set_tracing_disabled(True)
 
@@ -59,6 +60,11 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     monkeypatch.setenv("HOLDFAST_URL", url)
     return url
+
+
+@pytest.fixture(autouse=True)
+def _forget_definitions() -> None:
+    definitions.clear()  # tests define agents with the same names
 
 
 class Gate:

@@ -16,15 +16,19 @@ from agents.tool_context import ToolContext
 
 from holdfast.authoring import program_calls
 from holdfast.authoring.approval_requests import ApprovalPolicy, request_approval
+from holdfast.codec import compute_content_digest
 from holdfast.codec.formatting import truncate
 from holdfast.core.program_calls import LogicalThread
 from holdfast.core.states import Effect
 from holdfast.engine.program_context import ProgramContext, current_program, find_program, get_owner
 from holdfast.errors import UsageError
+from holdfast.integrations import record_tool_call
 from holdfast.integrations.openai_agents.model_calls import RecordedModel
 from holdfast.integrations.openai_agents.sdk_hooks import current_agent_run
+from holdfast.integrations.openai_agents.sessions import record_session
 from holdfast.integrations.openai_agents.tool_calls import check_tools, record_function_tool
 from holdfast.reports.observations import describe_denial
+from holdfast.reports.recorded_reply import INSTRUCTIONS_STEP
 from holdfast.services.approvals import Answer
 from holdfast.stores.approvals import ApprovalRequest
 
@@ -91,6 +95,15 @@ class AgentRun:
         effect = self.settings.effects.get(tool.name, Effect.IDEMPOTENT)
         return ToolResult(*await record_function_tool(tool, context, arguments, effect, invoke))
 
+    async def record_instructions(
+        self, agent: Agent[Any], context: RunContextWrapper[Any], call: Callable[[], Awaitable[str | None]]
+    ) -> str | None:
+        """The instructions that a function makes: the recorded ones, or new ones."""
+        # With the input, because it may be the first call of this run's thread, which identifies the thread.
+        arguments = {"agent": agent.name, "input": compute_content_digest(context.turn_input)}
+        with self._enter_thread():
+            return await record_tool_call(INSTRUCTIONS_STEP, arguments, call, effect=Effect.READ)
+
     @contextmanager
     def _enter_thread(self) -> Generator[None]:
         found = find_program()
@@ -149,6 +162,7 @@ def check_agent(agent: Agent[Any], arguments: Mapping[str, Any]) -> None:
 async def run_agent(settings: AgentSettings, agent: Agent[Any], input: Any, arguments: Mapping[str, Any]) -> RunResult:
     """``Runner.run`` in a program."""
     agent_run = AgentRun.start(settings, agent, arguments)
+    arguments = record_session(arguments, agent.name)
     token = current_agent_run.set(agent_run)
     try:
         result = await sdk_runner.run(agent, input, **arguments)

@@ -1,9 +1,9 @@
-"""The two functions of the SDK through which all of its model calls and function tools go.
+"""The functions of the SDK through which all of its model calls, function tools, and instructions go.
 
 ``get_model`` returns the model for a turn, and ``_invoke_function_tool_with_metadata`` calls a function tool, with its
 timeout and the handling of its failures. The SDK has no public place for either that also sees agents and tools that
-are made while a run executes, so these two are replaced in the modules that call them. Outside a durable agent's run,
-the replacements call the SDK's own.
+are made while a run executes, so these two are replaced in the modules that call them. ``Agent.get_system_prompt`` calls
+a function for the instructions, which may use the time. Outside a durable agent's run, all of these are the SDK's own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from agents import Agent, FunctionTool, Model, RunConfig
+from agents import Agent, FunctionTool, Model, RunConfig, RunContextWrapper
 from agents.run_internal import run_loop, tool_execution
 from agents.tool_context import ToolContext
 from agents.version import __version__ as sdk_version
@@ -66,5 +66,16 @@ async def _invoke_recorded_tool(*, function_tool: FunctionTool, context: ToolCon
     return await (invoke() if agent_run is None else agent_run.record_tool(function_tool, context, arguments, invoke))
 
 
+_get_system_prompt = Agent.get_system_prompt
+
+
+async def _get_recorded_system_prompt(agent: Agent[Any], run_context: RunContextWrapper[Any]) -> str | None:
+    agent_run = current_agent_run.get()
+    if agent_run is None or not callable(agent.instructions):
+        return await _get_system_prompt(agent, run_context)
+    return await agent_run.record_instructions(agent, run_context, lambda: _get_system_prompt(agent, run_context))
+
+
 setattr(run_loop, _MODEL_FUNCTION, _get_recorded_model)
 setattr(tool_execution, _TOOL_FUNCTION, _invoke_recorded_tool)
+Agent.get_system_prompt = _get_recorded_system_prompt  # type: ignore[method-assign]

@@ -11,6 +11,7 @@ from agents.stream_events import StreamEvent
 
 from holdfast.integrations.openai_agents.agent_run import AgentRun, AgentSettings, get_resume_arguments, sdk_runner
 from holdfast.integrations.openai_agents.sdk_hooks import current_agent_run
+from holdfast.integrations.openai_agents.sessions import record_session
 
 if TYPE_CHECKING:
     from holdfast.integrations.openai_agents.agent_program import AgentCall, AgentProgram
@@ -29,8 +30,9 @@ class ProgramStream(RunResultStreaming):
 
     def __init__(self, settings: AgentSettings, agent: Agent[Any], input: Any, arguments: Mapping[str, Any]) -> None:
         self._agent = agent
-        self._arguments = get_resume_arguments(arguments)
         self._agent_run = AgentRun.start(settings, agent, arguments)
+        arguments = record_session(arguments, agent.name)
+        self._arguments = get_resume_arguments(arguments)
         self._start(input, arguments)
 
     def _start(self, input: Any, arguments: Mapping[str, Any]) -> None:

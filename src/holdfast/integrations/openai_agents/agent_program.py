@@ -199,11 +199,11 @@ class AgentProgram(Workflow[..., Any]):
         except Exception as error:
             call.error = error
             raise
-        usage = await (await self._get_own_handle(run_id)).usage()
-        return RunOutcome(run_id, call.result, usage)
-
-    async def _get_own_handle(self, run_id: str) -> AgentHandle:
-        return self.get_handle((await Runtime.current()).store_provider, run_id)
+        handle = self.get_handle((await Runtime.current()).store_provider, run_id)
+        if call.relay.is_cancelled:
+            await handle.cancel("the caller has cancelled the stream")
+            await asyncio.Event().wait()  # until the cancellation arrives
+        return RunOutcome(run_id, call.result, await handle.usage())
 
     def _get_arguments(self, run_id: str, call: AgentCall, options: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments for the SDK. Raises ``BoundArgumentMissing`` if this process lacks one."""

@@ -21,6 +21,7 @@ from holdfast.codec.formatting import truncate
 from holdfast.core.program_calls import LogicalThread
 from holdfast.core.states import Effect
 from holdfast.engine.program_context import ProgramContext, current_program, find_program, get_owner
+from holdfast.engine.program_run import ProgramRun
 from holdfast.errors import UsageError
 from holdfast.integrations import record_tool_call
 from holdfast.integrations.openai_agents.model_calls import RecordedModel
@@ -60,21 +61,34 @@ class AgentRun:
 
     Its model calls follow one another, each in a task of its own. They are made in one logical thread, so that a
     changed request is compared with the recorded one. Tools, guardrails, and approvals are in threads of their own.
+
+    Args:
+        settings: those of the durable agent.
+        program: the program that makes the run.
+        thread: the logical thread of its model calls.
     """
 
-    def __init__(self, settings: AgentSettings, program: ProgramContext) -> None:
+    def __init__(self, settings: AgentSettings, program: ProgramRun, thread: LogicalThread) -> None:
         self.settings = settings
-        self.program = program.run
-        self._thread = LogicalThread(program.thread.container)
+        self.program = program
+        self._thread = thread
         self._models: list[tuple[Model, RecordedModel]] = []
 
     @classmethod
-    def start(cls, settings: AgentSettings, agent: Agent[Any], arguments: Mapping[str, Any]) -> AgentRun:
-        """A new run of the SDK's loop in the calling program."""
+    def start(
+        cls, settings: AgentSettings, agent: Agent[Any], arguments: Mapping[str, Any], *, is_awaited: bool
+    ) -> AgentRun:
+        """A new run of the SDK's loop in the calling program.
+
+        If the caller awaits it, its model calls are in the caller's thread. Not with input guardrails: these end a run
+        while its first model call is in flight, and a replay need not make that call.
+        """
         check_agent(agent, arguments)
         program = find_program()
         assert program is not None
-        return cls(settings, program)
+        is_in_order = is_awaited and not (agent.input_guardrails or _get_option(arguments, "input_guardrails"))
+        thread = program.thread if is_in_order else LogicalThread(program.thread.container)
+        return cls(settings, program.run, thread)
 
     def record_model(self, model: Model) -> Model:
         """The model with its calls recorded; the same object for the same model."""
@@ -150,18 +164,22 @@ class AgentRun:
 
 def check_agent(agent: Agent[Any], arguments: Mapping[str, Any]) -> None:
     """Refuse what a durable run cannot do."""
-    run_config = arguments.get("run_config")
-    sandbox = run_config.get("sandbox") if isinstance(run_config, dict) else getattr(run_config, "sandbox", None)
-    if isinstance(agent, SandboxAgent) or sandbox is not None:
+    if isinstance(agent, SandboxAgent) or _get_option(arguments, "sandbox") is not None:
         raise UsageError(
             f"agent {agent.name!r} uses a sandbox, whose state is not recorded: after a crash, the recorded calls would "
             "not fit a new sandbox. Use function tools that call your sandbox."
         )
 
 
+def _get_option(arguments: Mapping[str, Any], name: str) -> Any:
+    """An option of ``run_config=``, which may be a dictionary."""
+    run_config = arguments.get("run_config")
+    return run_config.get(name) if isinstance(run_config, dict) else getattr(run_config, name, None)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
 async def run_agent(settings: AgentSettings, agent: Agent[Any], input: Any, arguments: Mapping[str, Any]) -> RunResult:
     """``Runner.run`` in a program."""
-    agent_run = AgentRun.start(settings, agent, arguments)
+    agent_run = AgentRun.start(settings, agent, arguments, is_awaited=True)
     arguments = record_session(arguments, agent.name)
     token = current_agent_run.set(agent_run)
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agents import Agent, RunContextWrapper, RunItemStreamEvent, RunResult, RunResultStreaming
 from agents.stream_events import StreamEvent
 
+from holdfast.errors import RunCancelled
 from holdfast.integrations.openai_agents.agent_run import AgentRun, AgentSettings, get_resume_arguments, sdk_runner
 from holdfast.integrations.openai_agents.sdk_hooks import current_agent_run
 from holdfast.integrations.openai_agents.sessions import record_session
@@ -28,9 +29,17 @@ class ProgramStream(RunResultStreaming):
 
     __slots__ = ("_agent", "_agent_run", "_arguments", "_current")
 
-    def __init__(self, settings: AgentSettings, agent: Agent[Any], input: Any, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        agent: Agent[Any],
+        input: Any,
+        arguments: Mapping[str, Any],
+        *,
+        is_awaited: bool = False,
+    ) -> None:
         self._agent = agent
-        self._agent_run = AgentRun.start(settings, agent, arguments)
+        self._agent_run = AgentRun.start(settings, agent, arguments, is_awaited=is_awaited)
         arguments = record_session(arguments, agent.name)
         self._arguments = get_resume_arguments(arguments)
         self._start(input, arguments)
@@ -42,6 +51,11 @@ class ProgramStream(RunResultStreaming):
         finally:
             current_agent_run.reset(token)
         self.__dict__ = self._current.__dict__
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the caller has cancelled the run at once."""
+        return vars(self)["_cancel_mode"] == "immediate"
 
     async def stream_events(self) -> AsyncGenerator[StreamEvent]:  # type: ignore[override]
         """The events of the run."""
@@ -92,6 +106,9 @@ class FollowedStream(RunResultStreaming):
             recorded = await self._program.await_end(handle, call)
             if not relay.is_followed:
                 self._add_result(await self._program.load_result(recorded, call.arguments.get("context")))
+        except RunCancelled as error:
+            if not relay.is_cancelled:
+                relay.events.put_nowait(error)
         except Exception as error:
             relay.events.put_nowait(error)
         finally:
@@ -123,20 +140,24 @@ class EventRelay:
         """The caller's stream; ``None``: the caller is another process."""
         self.is_followed = False
         """Whether the caller sees the run as it executes."""
+        self._stream: ProgramStream | None = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the caller has cancelled the stream."""
+        return self._stream is not None and self._stream.is_cancelled
 
     async def run(
         self, settings: AgentSettings, agent: Agent[Any], input: Any, arguments: Mapping[str, Any]
     ) -> ProgramStream:
         """``Runner.run_streamed`` in the program."""
-        stream = ProgramStream(settings, agent, input, arguments)
+        stream = self._stream = ProgramStream(settings, agent, input, arguments, is_awaited=True)
         self.is_followed = self.follower is not None
         self._share(stream)
         async for event in stream.stream_events():
             if self.is_followed:
                 self._share(stream)  # its attributes are others after an approval
                 self.events.put_nowait(event)
-        if vars(stream).get("_cancel_mode") == "immediate":
-            raise asyncio.CancelledError
         return stream
 
     def _share(self, stream: ProgramStream) -> None:

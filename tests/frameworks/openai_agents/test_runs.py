@@ -249,8 +249,9 @@ async def test_a_changed_prompt_is_shown_as_a_difference(provider, url, gate, re
 
     with pytest.raises(RunFailed, match="cannot continue") as caught:
         await restart(run)
-    assert "-content: script:tester Be kind." in str(caught.value)
-    assert "+content: script:tester Be quick." in str(caught.value)
+    difference = str(caught.value.__cause__)
+    assert "-content: script:tester Be kind." in difference
+    assert "+content: script:tester Be quick." in difference
     assert provider.request_count == 1
 
 

@@ -201,7 +201,7 @@ class AgentProgram(Workflow[..., Any]):
             raise
         handle = self.get_handle((await Runtime.current()).store_provider, run_id)
         if call.relay.is_cancelled:
-            await handle.cancel("the caller has cancelled the stream")
+            await handle.cancel()
             await asyncio.Event().wait()  # until the cancellation arrives
         return RunOutcome(run_id, call.result, await handle.usage())
 

@@ -188,6 +188,8 @@ def _dump(value: Any) -> Any:
 class _ResponseCodec(AnswerCodec[ModelResponse]):
     """A whole answer."""
 
+    is_exact = True
+
     def dump(self, answer: ModelResponse) -> Any:
         data: dict[str, Any] = {
             "output": [_dump(item) for item in answer.output],
@@ -219,6 +221,8 @@ class _ResponseCodec(AnswerCodec[ModelResponse]):
 
 class _EventsCodec(AnswerCodec[list[Any]]):
     """A streamed answer: its events."""
+
+    is_exact = True
 
     def dump(self, answer: list[Any]) -> Any:
         return [_dump(event) for event in answer]

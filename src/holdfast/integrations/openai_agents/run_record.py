@@ -23,8 +23,6 @@ from holdfast.reports.agent_result import AGENT_RESULT_PREFIX
 _OUTPUT_KEY = b',"output":'
 """It cannot occur before the output: ``state`` is a text, in which quotes are escaped."""
 _ANY_CODEC = codec_for(Any)
-_UNUSED_STATE = ("current_step", "last_model_response", "last_processed_response", "pending_input", "trace")
-"""Parts of the SDK's state with which an interrupted run continues; this one has ended."""
 
 
 class RunOutcome(NamedTuple):
@@ -114,13 +112,10 @@ def _dump_state(result: RunResultBase) -> dict[str, Any]:
     """The SDK's state of a run that has ended. The context is not recorded: it may be any object of the process."""
     state = cast(Any, result).to_state()
     state._context.context = None
-    data: dict[str, Any] = state.to_json()
-    for name in _UNUSED_STATE:
-        data[name] = [] if name == "pending_input" else None
-    if data["generated_items"] == data["session_items"]:
-        data["generated_items"] = []
-        data.pop("generated_session_item_indexes", None)
-    return data
+    if [id(item) for item in state._generated_items] == [id(item) for item in state._session_items]:
+        state._generated_items = []  # `load` takes the items of the session
+    state._last_processed_response = state._current_step = state._trace_state = None  # an interrupted run needs them
+    return state.to_json()
 
 
 def _encode_output(result: RunResultBase, subject: str) -> tuple[bytes, bool]:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import set_default_openai_api, set_tracing_disabled
+from agent_parts import Gate
 from provider_server import ProviderServer, read_calls
 
+from agents import set_default_openai_api, set_tracing_disabled
 from holdfast import Runtime
 from holdfast.authoring.registry import definitions
 
 set_tracing_disabled(True)
-
-
-def call(tool: str, **arguments: Any) -> dict[str, Any]:
-    """A tool call in a script."""
-    return {"tool": tool, "arguments": arguments}
 
 
 class Provider:
@@ -67,19 +62,6 @@ def _forget_definitions() -> None:
     definitions.clear()  # tests define agents with the same names
 
 
-class Gate:
-    """A tool waits here until the process has been replaced."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self.is_open = False
-
-    async def wait(self) -> None:
-        self.reached.set()
-        if not self.is_open:
-            await asyncio.Event().wait()
-
-
 @pytest.fixture
 def gate() -> Gate:
     return Gate()
@@ -102,26 +84,3 @@ def restart(url: str, gate: Gate) -> Callable[[Callable[[], Any]], Any]:
             return await make_call()
 
     return run
-
-
-@asynccontextmanager
-async def answering(url: str, answer: Callable[[Any, Any], Any]) -> AsyncIterator[None]:
-    """Answers each approval as a person would: ``answer(client, approval)``."""
-    from holdfast import Client
-
-    async def watch() -> None:
-        async with Client(url) as client:
-            seen: set[str] = set()
-            while True:
-                for approval in await client.approvals():
-                    if approval.id not in seen:
-                        seen.add(approval.id)
-                        await answer(client, approval)
-                await asyncio.sleep(0.02)
-
-    task = asyncio.create_task(watch())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

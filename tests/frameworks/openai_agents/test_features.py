@@ -7,6 +7,9 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from agent_parts import answering, call, make_gate_tool
+from pydantic import BaseModel
+
 from agents import (
     Agent,
     GuardrailFunctionOutput,
@@ -20,24 +23,11 @@ from agents import (
     input_guardrail,
     output_guardrail,
 )
-from conftest import Gate, answering, call
-from pydantic import BaseModel
-
 from holdfast import Client, Runtime, program, workflow
 from holdfast.integrations.openai_agents import Runner as DurableRunner
 from holdfast.integrations.openai_agents import durable
 
 pytestmark = pytest.mark.asyncio
-
-
-def make_gate_tool(gate: Gate) -> Any:
-    @function_tool
-    async def pause() -> str:
-        """Wait for the next process."""
-        await gate.wait()
-        return "continued"
-
-    return pause
 
 
 class Customer:
@@ -214,7 +204,12 @@ async def test_outputs_keep_their_types_after_a_restart(provider, url, gate, res
     agent = durable(Agent(name="Tester", instructions="script:tester", tools=tools))
     result = await restart(lambda: DurableRunner.run(agent, "Go.", run_id="types"))
     outputs = [item.output for item in result.new_items if item.type == "tool_call_output_item"]
-    assert outputs[:4] == [Trip(city="Oslo", days=2), ToolOutputText(text="a picture of Oslo"), datetime(2026, 1, 2), "opaque text"]
+    assert outputs[:4] == [
+        Trip(city="Oslo", days=2),
+        ToolOutputText(text="a picture of Oslo"),
+        datetime(2026, 1, 2),
+        "opaque text",
+    ]
     assert seen == [1]
     assert provider.request_count == 3
 

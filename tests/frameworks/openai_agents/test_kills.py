@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from agent_parts import call
 from kill_kit import App
-
-
-def call(tool: str, **arguments: str) -> dict[str, Any]:
-    return {"tool": tool, "arguments": arguments}
-
 
 SCRIPTS = {
     "triage": [

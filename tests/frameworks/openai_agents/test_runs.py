@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_parts import call, make_gate_tool
+from agents.mcp import MCPServerStdio
+from agents.sandbox import SandboxAgent
+
 from agents import (
     Agent,
     CodeInterpreterTool,
@@ -21,11 +25,6 @@ from agents import (
     function_tool,
     set_default_openai_api,
 )
-from agents.mcp import MCPServerStdio
-from agents.sandbox import SandboxAgent
-from conftest import Gate, call
-from test_features import make_gate_tool
-
 from holdfast import Client, Runtime, program, workflow
 from holdfast.errors import BoundArgumentMissing, DefinitionError, RunFailed, UsageError
 from holdfast.integrations.openai_agents import Runner as DurableRunner
@@ -185,9 +184,7 @@ async def test_calls_of_mcp_servers_are_recorded(provider, url, gate, restart, t
     ledger = tmp_path / "effects.ledger"
     paths = os.pathsep.join([str(HERE.parent), str(HERE)])
     environment = {**os.environ, "PYTHONPATH": paths, "HOLDFAST_TEST_EFFECTS": str(ledger)}
-    provider.script(
-        tester=[{"calls": [call("forecast", city="Oslo")]}, {"calls": [call("pause")]}, {"text": "Done."}]
-    )
+    provider.script(tester=[{"calls": [call("forecast", city="Oslo")]}, {"calls": [call("pause")]}, {"text": "Done."}])
     parameters = {"command": sys.executable, "args": [str(HERE / "mcp_app.py")], "env": environment}
     async with MCPServerStdio(parameters, client_session_timeout_seconds=30) as server:
         tools = [make_gate_tool(gate)]

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from agents import Agent, FunctionTool, Model, RunContextWrapper, RunResult, RunResultStreaming, RunState, Tool
 from agents.items import ToolApprovalItem
 from agents.run import AgentRunner
 from agents.sandbox import SandboxAgent
 from agents.tool_context import ToolContext
 
+from agents import Agent, FunctionTool, Model, RunContextWrapper, RunResult, RunResultStreaming, RunState, Tool
 from holdfast.authoring import program_calls
 from holdfast.authoring.approval_requests import ApprovalPolicy, request_approval
 from holdfast.codec import compute_content_digest
@@ -134,9 +134,8 @@ class AgentRun:
 
     async def answer_interruptions(self, result: RunResult | RunResultStreaming) -> RunState[Any]:
         """Ask people for the approvals that an interrupted result waits for, and return the state to continue with."""
-        state = result.to_state()
-        if state._context is not None:
-            state._context.usage = result.context_wrapper.usage  # of an agent as a tool: its caller's
+        state: Any = result.to_state()
+        state._context.usage = result.context_wrapper.usage  # of an agent as a tool: its caller's
         items = list(result.interruptions)
         answers = await asyncio.gather(*(self._ask(item) for item in items))
         for item, answer in zip(items, answers, strict=True):
@@ -166,8 +165,8 @@ def check_agent(agent: Agent[Any], arguments: Mapping[str, Any]) -> None:
     """Refuse what a durable run cannot do."""
     if isinstance(agent, SandboxAgent) or _get_option(arguments, "sandbox") is not None:
         raise UsageError(
-            f"agent {agent.name!r} uses a sandbox, whose state is not recorded: after a crash, the recorded calls would "
-            "not fit a new sandbox. Use function tools that call your sandbox."
+            f"agent {agent.name!r} uses a sandbox, whose state is not recorded: after a crash, the recorded calls "
+            "would fit no new sandbox. Use function tools that call your sandbox."
         )
 
 

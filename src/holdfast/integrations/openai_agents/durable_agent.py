@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from agents import Agent
-
 from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
@@ -45,8 +44,8 @@ def durable(
     Args:
         agent: the agent that is passed to ``Runner.run``. Agents that it hands off to need no ``durable`` of their own.
         name: the name of its runs in the store (default: the agent's name).
-        effects: what tools do to the world, by tool: ``read``, ``idempotent`` (default), or ``once``. A ``once`` tool is
-            never executed a second time: if its process died while it ran, the model is told so.
+        effects: what tools do to the world, by tool: ``read``, ``idempotent`` (default), or ``once``. A ``once`` tool
+            is never executed a second time: if its process died while it ran, the model is told so.
         approver: who is asked for approvals, for ``holdfast approvals --for`` (default: anyone).
         arguments: arguments of ``Runner.run`` that cannot be recorded, such as ``{"context": AppContext()}``, for runs
             that this process executes and has not started itself.

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast, get_args
 
-from agents import FunctionTool, Handoff, Model, ModelResponse, ModelSettings, Tool, Usage
 from agents.items import TResponseInputItem, TResponseStreamEvent
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
+from agents import FunctionTool, Handoff, Model, ModelResponse, ModelSettings, Tool, Usage
 from holdfast.integrations import (
     AnswerCodec,
     ModelAnswer,
@@ -96,9 +96,7 @@ class RecordedModel(Model):
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:  # type: ignore[override]
         """The events of the model's answer: the recorded ones, or new ones."""
         model_input = self._make_input(*args, **kwargs, stream=True)
-        events = record_model_stream(
-            model_input, _EventsCodec(), lambda: self._model.stream_response(*args, **kwargs)
-        )
+        events = record_model_stream(model_input, _EventsCodec(), lambda: self._model.stream_response(*args, **kwargs))
         try:
             while True:
                 with self._enter_thread():  # for each event, because a generator's consumer has its own context
@@ -114,9 +112,7 @@ class RecordedModel(Model):
 # The request
 
 
-def _make_messages(
-    system_instructions: str | None, input: str | list[TResponseInputItem]
-) -> list[Mapping[str, Any]]:
+def _make_messages(system_instructions: str | None, input: str | list[TResponseInputItem]) -> list[Mapping[str, Any]]:
     messages: list[Mapping[str, Any]] = []
     if system_instructions:
         messages.append({"role": "system", "content": system_instructions})
@@ -296,7 +292,7 @@ def _dump_usage(usage: Usage) -> dict[str, Any]:
 
 
 def _load_usage(data: Mapping[str, Any]) -> Usage:
-    details = {
+    details: dict[str, Any] = {
         "input_tokens_details": InputTokensDetails.construct(**data["input_tokens_details"]),
         "output_tokens_details": OutputTokensDetails.construct(**data["output_tokens_details"]),
     }

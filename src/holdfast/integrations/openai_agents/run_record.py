@@ -10,10 +10,10 @@ import json
 from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
-from agents import Agent, AgentOutputSchema, RunResult, RunState
 from agents.result import RunResultBase
 from pydantic_core import to_json
 
+from agents import Agent, AgentOutputSchema, RunResult, RunState
 from holdfast.admission.usage import Usage
 from holdfast.codec import ValueCodec, codec_for
 from holdfast.codec.formatting import capitalize_first
@@ -43,10 +43,9 @@ class RecordedRun(NamedTuple):
 
     async def load(self, agent: Agent[Any], context: Any) -> RunResult:
         """The SDK's result."""
-        state = await RunState.from_json(agent, self.state)
-        last_agent = cast("Agent[Any]", state._current_agent)
+        state: Any = await RunState.from_json(agent, self.state)
+        last_agent: Agent[Any] = state._current_agent
         wrapper = state._context
-        assert wrapper is not None
         wrapper.context = context
         items = state._session_items
         codec = _get_output_codec(last_agent) if self.is_typed else _ANY_CODEC

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import Agent, RunResult, RunResultStreaming, RunState
-from agents import Runner as SDKRunner
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
+from agents.run_config import RunOptions
+from typing_extensions import Unpack
 
+from agents import Agent, RunResult, RunResultStreaming, RunState, TResponseInputItem
 from holdfast.authoring.runtime import Runtime
 from holdfast.core.execution import get_current_execution
 from holdfast.engine.program_context import find_program
@@ -24,7 +25,9 @@ class DurableRunner(AgentRunner):
     def __init__(self) -> None:
         self._other = get_default_agent_runner()
 
-    async def run(self, starting_agent: Agent[Any], input: Any, *, run_id: str | None = None, **kwargs: Any) -> RunResult:
+    async def run(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, starting_agent: Agent[Any], input: Any, *, run_id: str | None = None, **kwargs: Any
+    ) -> RunResult:
         """``Runner.run``."""
         program = _get_program(starting_agent)
         if (settings := _find_settings(program)) is not None:
@@ -40,7 +43,9 @@ class DurableRunner(AgentRunner):
         handle = await program.start_call(call, run_id)
         return await program.await_result(handle, call)
 
-    def run_sync(self, starting_agent: Agent[Any], input: Any, *, run_id: str | None = None, **kwargs: Any) -> RunResult:
+    def run_sync(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, starting_agent: Agent[Any], input: Any, *, run_id: str | None = None, **kwargs: Any
+    ) -> RunResult:
         """``Runner.run_sync``."""
         program = _get_program(starting_agent)
         if _find_settings(program) is not None:
@@ -51,7 +56,7 @@ class DurableRunner(AgentRunner):
             return self._other.run_sync(starting_agent, input, **kwargs)
         return _SyncRunner(self, run_id).run_sync(starting_agent, input, **kwargs)
 
-    def run_streamed(
+    def run_streamed(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, starting_agent: Agent[Any], input: Any, *, run_id: str | None = None, **kwargs: Any
     ) -> RunResultStreaming:
         """``Runner.run_streamed``."""
@@ -104,7 +109,7 @@ def _find_settings(program: AgentProgram | None) -> AgentSettings | None:
 def _check_input(agent: Agent[Any], input: Any) -> Any:
     if isinstance(input, RunState):
         raise UsageError(
-            f"agent {agent.name!r}: a RunState cannot be the input of a run of its own, because a durable run waits for "
+            f"agent {agent.name!r}: a RunState cannot be the input of a run of its own: a durable run waits for "
             "its approvals itself (`holdfast approvals`) and continues. In a @program, it can be."
         )
     return input
@@ -129,22 +134,41 @@ _runner = DurableRunner()
 set_default_agent_runner(_runner)
 
 
-class Runner(SDKRunner):
+class Runner:
     """The SDK's ``Runner``, with ``run_id=``: the id of the run. Starting it again joins the run with this id."""
 
     @classmethod
-    async def run(cls, starting_agent: Agent[Any], input: Any, *, run_id: str | None = None, **kwargs: Any) -> RunResult:  # type: ignore[override]
+    async def run(
+        cls,
+        starting_agent: Agent[Any],
+        input: str | list[TResponseInputItem] | RunState[Any],
+        *,
+        run_id: str | None = None,
+        **kwargs: Unpack[RunOptions[Any]],
+    ) -> RunResult:
         """``Runner.run`` of the SDK."""
         return await _runner.run(starting_agent, input, run_id=run_id, **kwargs)
 
     @classmethod
-    def run_sync(cls, starting_agent: Agent[Any], input: Any, *, run_id: str | None = None, **kwargs: Any) -> RunResult:  # type: ignore[override]
+    def run_sync(
+        cls,
+        starting_agent: Agent[Any],
+        input: str | list[TResponseInputItem] | RunState[Any],
+        *,
+        run_id: str | None = None,
+        **kwargs: Unpack[RunOptions[Any]],
+    ) -> RunResult:
         """``Runner.run_sync`` of the SDK."""
         return _runner.run_sync(starting_agent, input, run_id=run_id, **kwargs)
 
     @classmethod
-    def run_streamed(  # type: ignore[override]
-        cls, starting_agent: Agent[Any], input: Any, *, run_id: str | None = None, **kwargs: Any
+    def run_streamed(
+        cls,
+        starting_agent: Agent[Any],
+        input: str | list[TResponseInputItem] | RunState[Any],
+        *,
+        run_id: str | None = None,
+        **kwargs: Unpack[RunOptions[Any]],
     ) -> RunResultStreaming:
         """``Runner.run_streamed`` of the SDK."""
         return _runner.run_streamed(starting_agent, input, run_id=run_id, **kwargs)

@@ -2,8 +2,9 @@
 
 ``get_model`` returns the model for a turn, and ``_invoke_function_tool_with_metadata`` calls a function tool, with its
 timeout and the handling of its failures. The SDK has no public place for either that also sees agents and tools that
-are made while a run executes, so these two are replaced in the modules that call them. ``Agent.get_system_prompt`` calls
-a function for the instructions, which may use the time. Outside a durable agent's run, all of these are the SDK's own.
+are made while a run executes, so these two are replaced in the modules that call them. ``Agent.get_system_prompt``
+calls a function for the instructions, which may use the time. Outside a durable agent's run, all of these are the
+SDK's own.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from agents import Agent, FunctionTool, Model, RunConfig, RunContextWrapper
 from agents.run_internal import run_loop, tool_execution
 from agents.tool_context import ToolContext
 from agents.version import __version__ as sdk_version
 
+from agents import Agent, FunctionTool, Model, RunConfig, RunContextWrapper
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:

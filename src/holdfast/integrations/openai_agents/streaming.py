@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agents import Agent, RunContextWrapper, RunItemStreamEvent, RunResult, RunResultStreaming
 from agents.stream_events import StreamEvent
 
+from agents import Agent, RunContextWrapper, RunItemStreamEvent, RunResult, RunResultStreaming
 from holdfast.errors import RunCancelled
 from holdfast.integrations.openai_agents.agent_run import AgentRun, AgentSettings, get_resume_arguments, sdk_runner
 from holdfast.integrations.openai_agents.sdk_hooks import current_agent_run
@@ -50,7 +50,7 @@ class ProgramStream(RunResultStreaming):
             self._current = sdk_runner.run_streamed(self._agent, input, **arguments)
         finally:
             current_agent_run.reset(token)
-        self.__dict__ = self._current.__dict__
+        _share_attributes(self, self._current)
 
     @property
     def is_cancelled(self) -> bool:
@@ -162,7 +162,12 @@ class EventRelay:
 
     def _share(self, stream: ProgramStream) -> None:
         if self.follower is not None:
-            self.follower.__dict__ = stream.__dict__
+            _share_attributes(self.follower, stream)
+
+
+def _share_attributes(one: RunResultStreaming, other: RunResultStreaming) -> None:
+    """Give an object the attributes of the other one, from now on."""
+    setattr(one, "__dict__", vars(other))  # noqa: B010 - type checkers think that it is final
 
 
 _EVENT_NAMES = {

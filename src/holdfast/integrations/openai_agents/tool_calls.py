@@ -11,6 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+from agents.tool import maybe_invoke_function_tool_failure_error_function
+from agents.tool_context import ToolContext
+from pydantic import TypeAdapter
+from pydantic_core import from_json
+
 from agents import (
     ApplyPatchTool,
     ComputerTool,
@@ -23,11 +28,6 @@ from agents import (
     ToolOutputImage,
     ToolOutputText,
 )
-from agents.tool import maybe_invoke_function_tool_failure_error_function
-from agents.tool_context import ToolContext
-from pydantic import TypeAdapter
-from pydantic_core import from_json
-
 from holdfast.authoring.introspection import resolve_hints
 from holdfast.codec import ValueCodec, codec_for
 from holdfast.core.states import Effect
@@ -136,10 +136,11 @@ class _OutputCodec(ValueCodec):
     def _encode(self, value: Any, subject: str) -> bytes:
         if isinstance(value, str):
             return _ANY_CODEC.encode(value, subject)
-        items = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
-        if items and all(isinstance(item, _CONTENT_TYPES) for item in items):  # pyright: ignore[reportUnknownVariableType]
-            dumped = [_CONTENT_ADAPTER.dump_python(item, mode="json", exclude_unset=True) for item in items]  # pyright: ignore[reportUnknownVariableType]
-            return _CONTENT_PREFIX + _ANY_CODEC.encode(dumped if isinstance(value, list) else dumped[0], subject) + b"}"
+        is_list = isinstance(value, list)
+        items = cast("list[Any]", value) if is_list else [value]
+        if items and all(isinstance(item, _CONTENT_TYPES) for item in items):
+            dumped = [_CONTENT_ADAPTER.dump_python(item, mode="json", exclude_unset=True) for item in items]
+            return _CONTENT_PREFIX + _ANY_CODEC.encode(dumped if is_list else dumped[0], subject) + b"}"
         for codec in (self._codec, _ANY_CODEC):
             try:
                 return codec.encode(value, subject)

@@ -17,9 +17,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from agents import Agent, Model, ModelResponse, Runner, Usage, function_tool, set_tracing_disabled
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
-from agents import Agent, Model, ModelResponse, Runner, Usage, function_tool, set_tracing_disabled
 from holdfast import Runtime
 from holdfast.integrations.openai_agents import durable
 

@@ -14,6 +14,8 @@ import forked_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+WITH_FRAMEWORKS = ROOT / "docs" / "frameworks"
+"""The snippets of these pages run in the environments of the frameworks: see ``tests/frameworks``."""
 FENCE = re.compile(r"^```python( test)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTEST = [
     "-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:schemathesis",
@@ -24,6 +26,8 @@ PYTEST = [
 def snippets() -> list[object]:
     found: list[object] = []
     for page in PAGES:
+        if page.parent == WITH_FRAMEWORKS:
+            continue
         for number, match in enumerate(FENCE.finditer(page.read_text()), 1):
             name = f"{page.relative_to(ROOT)}#{number}"
             found.append(pytest.param(match.group(2), "test_snippet.py" if match.group(1) else "snippet.py", id=name))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from agents import Agent, Runner, function_tool, set_default_openai_api, set_tracing_disabled
 from effects import effect
 
-from agents import Agent, Runner, function_tool, set_default_openai_api, set_tracing_disabled
 from holdfast import program
 from holdfast.integrations.openai_agents import durable
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agents import function_tool
+
 from holdfast import Client
 
 

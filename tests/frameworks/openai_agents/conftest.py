@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from agent_parts import Gate
+from agents import set_default_openai_api, set_tracing_disabled
 from provider_server import ProviderServer, read_calls
 
-from agents import set_default_openai_api, set_tracing_disabled
 from holdfast import Runtime
 from holdfast.authoring.registry import definitions
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from agent_parts import answering, call, make_gate_tool
-from pydantic import BaseModel
-
 from agents import (
     Agent,
     GuardrailFunctionOutput,
@@ -23,6 +21,8 @@ from agents import (
     input_guardrail,
     output_guardrail,
 )
+from pydantic import BaseModel
+
 from holdfast import Client, Runtime, program, workflow
 from holdfast.integrations.openai_agents import Runner as DurableRunner
 from holdfast.integrations.openai_agents import durable

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 from agent_parts import call, make_gate_tool
-from agents.mcp import MCPServerStdio
-from agents.sandbox import SandboxAgent
-
 from agents import (
     Agent,
     CodeInterpreterTool,
@@ -25,6 +22,9 @@ from agents import (
     function_tool,
     set_default_openai_api,
 )
+from agents.mcp import MCPServerStdio
+from agents.sandbox import SandboxAgent
+
 from holdfast import Client, Runtime, program, workflow
 from holdfast.errors import BoundArgumentMissing, DefinitionError, RunFailed, UsageError
 from holdfast.integrations.openai_agents import Runner as DurableRunner

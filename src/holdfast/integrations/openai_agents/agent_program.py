@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import agents
+from agents import Agent, RunResult
 from agents.result import RunResultBase
 from agents.run_config import DEFAULT_MAX_TURNS
 
-import agents
 import holdfast
-from agents import Agent, RunResult
 from holdfast.admission.durations import Duration
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
@@ -213,8 +213,8 @@ class AgentProgram(Workflow[..., Any]):
             raise BoundArgumentMissing(
                 f"run {run_id!r} of agent {self.name!r} was started with {names}, which cannot be recorded and "
                 f"belonged to the process that made the call. Make the same call again, with run_id={run_id!r}, and "
-                f"retry the run while that process lives: `holdfast retry {run_id}`. For runs that any worker can finish, give "
-                f"each process its own: `durable(agent, arguments={{{missing[0]!r}: ...}})`."
+                f"retry the run while that process lives: `holdfast retry {run_id}`. For runs that any worker can "
+                f"finish, give each process its own: `durable(agent, arguments={{{missing[0]!r}: ...}})`."
             )
         return {name: options[name] for name in _PLAIN_ARGUMENTS if name in options} | bound
 

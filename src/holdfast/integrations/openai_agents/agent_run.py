@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from agents import Agent, FunctionTool, Model, RunContextWrapper, RunResult, RunResultStreaming, RunState, Tool
 from agents.items import ToolApprovalItem
 from agents.run import AgentRunner
 from agents.sandbox import SandboxAgent
 from agents.tool_context import ToolContext
 
-from agents import Agent, FunctionTool, Model, RunContextWrapper, RunResult, RunResultStreaming, RunState, Tool
 from holdfast.authoring import program_calls
 from holdfast.authoring.approval_requests import ApprovalPolicy, request_approval
 from holdfast.codec import compute_content_digest

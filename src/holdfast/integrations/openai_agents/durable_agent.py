@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from agents import Agent
+
 from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast, get_args
 
+from agents import FunctionTool, Handoff, Model, ModelResponse, ModelSettings, Tool, Usage
 from agents.items import TResponseInputItem, TResponseStreamEvent
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
-from agents import FunctionTool, Handoff, Model, ModelResponse, ModelSettings, Tool, Usage
 from holdfast.integrations import (
     AnswerCodec,
     ModelAnswer,

@@ -10,10 +10,10 @@ import json
 from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
+from agents import Agent, AgentOutputSchema, RunResult, RunState
 from agents.result import RunResultBase
 from pydantic_core import to_json
 
-from agents import Agent, AgentOutputSchema, RunResult, RunState
 from holdfast.admission.usage import Usage
 from holdfast.codec import ValueCodec, codec_for
 from holdfast.codec.formatting import capitalize_first

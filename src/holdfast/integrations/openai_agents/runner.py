@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from agents import Agent, RunResult, RunResultStreaming, RunState, TResponseInputItem
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.run_config import RunOptions
 from typing_extensions import Unpack
 
-from agents import Agent, RunResult, RunResultStreaming, RunState, TResponseInputItem
 from holdfast.authoring.runtime import Runtime
 from holdfast.core.execution import get_current_execution
 from holdfast.engine.program_context import find_program

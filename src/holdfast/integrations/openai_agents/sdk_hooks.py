@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from agents import Agent, FunctionTool, Model, RunConfig, RunContextWrapper
 from agents.run_internal import run_loop, tool_execution
 from agents.tool_context import ToolContext
 from agents.version import __version__ as sdk_version
 
-from agents import Agent, FunctionTool, Model, RunConfig, RunContextWrapper
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from agents import OpenAIConversationsSession, Session
 from agents.items import TResponseInputItem
 from agents.memory import is_openai_responses_compaction_aware_session
 
-from agents import OpenAIConversationsSession, Session
 from holdfast.core.states import Effect
 from holdfast.errors import StepOutcomeUnknown, UsageError
 from holdfast.integrations import record_tool_call

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from agents import Agent, RunContextWrapper, RunItemStreamEvent, RunResult, RunResultStreaming
 from agents.stream_events import StreamEvent
 
-from agents import Agent, RunContextWrapper, RunItemStreamEvent, RunResult, RunResultStreaming
 from holdfast.errors import RunCancelled
 from holdfast.integrations.openai_agents.agent_run import AgentRun, AgentSettings, get_resume_arguments, sdk_runner
 from holdfast.integrations.openai_agents.sdk_hooks import current_agent_run

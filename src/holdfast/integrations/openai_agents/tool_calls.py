@@ -11,11 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from agents.tool import maybe_invoke_function_tool_failure_error_function
-from agents.tool_context import ToolContext
-from pydantic import TypeAdapter
-from pydantic_core import from_json
-
 from agents import (
     ApplyPatchTool,
     ComputerTool,
@@ -28,6 +23,11 @@ from agents import (
     ToolOutputImage,
     ToolOutputText,
 )
+from agents.tool import maybe_invoke_function_tool_failure_error_function
+from agents.tool_context import ToolContext
+from pydantic import TypeAdapter
+from pydantic_core import from_json
+
 from holdfast.authoring.introspection import resolve_hints
 from holdfast.codec import ValueCodec, codec_for
 from holdfast.core.states import Effect

@@ -1,7 +1,8 @@
 """What a durable agent of the OpenAI Agents SDK costs: the CPU time of a turn, beside the SDK alone.
 
 The model is in this process and answers at once. A turn is a model call and a call of a function tool. The durable
-agent's runs are recorded in a new SQLite file. Run it in the environment of the framework's tests::
+agent's runs are recorded in a new SQLite file. The third figure is that of the same records without the SDK: a program
+with a model call and a tool call per turn, through the seam for adapters. Run it in the environment of the framework's tests::
 
     $(python tests/frameworks/environments.py openai_agents) -m benchmarks.frameworks.openai_agents
 """
@@ -13,15 +14,18 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
 from agents import Agent, Model, ModelResponse, Runner, Usage, function_tool, set_tracing_disabled
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
-from holdfast import Runtime
+from holdfast import Runtime, program
+from holdfast.integrations import AnswerCodec, ModelAnswer, ModelInput, TokenCounts, record_model_call, record_tool_call
 from holdfast.integrations.openai_agents import durable
+
+WARM_UP_RUNS = 3
 
 
 class InstantModel(Model):
@@ -59,11 +63,41 @@ def make_agent(name: str, turns: int) -> Agent[Any]:
     return Agent(name=name, instructions="You plan trips.", model=InstantModel(turns), tools=[search])
 
 
-async def measure(agent: Agent[Any], turns: int) -> float:
-    """Milliseconds of CPU time per turn."""
-    started = time.process_time()
+class PlainCodec(AnswerCodec[str]):
+    def dump(self, answer: str) -> Any:
+        return answer
+
+    def load(self, data: Any) -> str:
+        return data
+
+    def describe(self, answer: str) -> ModelAnswer:
+        return ModelAnswer(answer, tokens=TokenCounts(100, 10))
+
+
+@program
+async def make_steps(turns: int, number: int) -> None:
+    """The records of a durable agent's run."""
+
+    async def answer() -> str:
+        return "found Oslo"
+
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Plan a trip."}]
+    for turn in range(turns):
+        await record_model_call(ModelInput("model", messages), PlainCodec(), answer)
+        if turn < turns - 1:
+            await record_tool_call("search", {"query": "Oslo"}, answer)
+        messages = [*messages, {"role": "tool", "content": "found Oslo"}]
+
+
+async def run_agent(agent: Agent[Any], turns: int) -> None:
     result = await Runner.run(agent, "Plan a trip.", max_turns=turns)
     assert result.final_output == "Go to Oslo."
+
+
+async def measure(run: Awaitable[None], turns: int) -> float:
+    """Milliseconds of CPU time per turn."""
+    started = time.process_time()
+    await run
     return (time.process_time() - started) / turns * 1000
 
 
@@ -74,16 +108,16 @@ async def main() -> None:
     chosen = parser.parse_args()
     set_tracing_disabled(True)
     bare, recorded = make_agent("bare", chosen.turns), durable(make_agent("durable", chosen.turns))
-    figures: dict[str, list[float]] = {"bare": [], "durable": []}
+    figures: dict[str, list[float]] = {"bare": [], "durable": [], "steps": []}
+    turns = chosen.turns
     with tempfile.TemporaryDirectory() as folder:
         async with Runtime(f"sqlite:///{Path(folder) / 'runs.db'}"):
-            for number in range(chosen.runs + 3):
-                pair = await measure(bare, chosen.turns), await measure(recorded, chosen.turns)
-                if number >= 3:
-                    for name, figure in zip(figures, pair, strict=True):
-                        figures[name].append(figure)
-    medians = {name: statistics.median(values) for name, values in figures.items()}
-    print(f"CPU per turn, median of {chosen.runs} runs with {chosen.turns} turns:")
+            for number in range(chosen.runs + WARM_UP_RUNS):
+                runs = run_agent(bare, turns), run_agent(recorded, turns), make_steps(turns, number)
+                for name, run in zip(figures, runs, strict=True):
+                    figures[name].append(await measure(run, turns))
+    medians = {name: statistics.median(values[WARM_UP_RUNS:]) for name, values in figures.items()}
+    print(f"CPU per turn, median of {chosen.runs} runs with {turns} turns:")
     for name, median in medians.items():
         print(f"  {name:8} {median:6.2f} ms")
     print(f"  extra    {medians['durable'] - medians['bare']:6.2f} ms")

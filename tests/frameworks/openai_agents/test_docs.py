@@ -1,12 +1,11 @@
-"""The snippets of the page in the docs run as a user would run them: as files, in an empty folder."""
+"""The snippets of the page in the docs run with a new store each."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,15 +28,14 @@ ANSWERS: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.parametrize("code", SNIPPETS, ids=[str(number) for number in range(1, len(SNIPPETS) + 1)])
-def test_a_snippet_runs(code: str, provider: Any, tmp_path: Path):
+def test_a_snippet_runs(
+    code: str, provider: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     name = re.findall(r'name="(\w+)"', code)[0]
     answers, printed = ANSWERS[name]
     provider.script(**{"gpt-4o": answers})
-    script = tmp_path / "snippet.py"
-    script.write_text(code)
-    environment = {**os.environ, "OPENAI_AGENTS_DISABLE_TRACING": "1", "PYTHONPATH": str(PROJECT / "src")}
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout == printed, done.stderr
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("snippet")
+    monkeypatch.setitem(sys.modules, "snippet", module)
+    exec(compile(code, str(tmp_path / "snippet.py"), "exec", dont_inherit=True), vars(module))
+    assert capsys.readouterr().out == printed

@@ -29,6 +29,7 @@ from holdfast import Client, Runtime, program, workflow
 from holdfast.errors import BoundArgumentMissing, DefinitionError, RunFailed, UsageError
 from holdfast.integrations.openai_agents import Runner as DurableRunner
 from holdfast.integrations.openai_agents import durable
+from holdfast.worker.workflow_loader import load_workflows
 
 pytestmark = pytest.mark.asyncio
 HERE = Path(__file__).parent
@@ -118,6 +119,15 @@ async def test_another_worker_finishes_a_run_with_its_own_context(provider, url,
     async with Runtime(url), Client(url) as client:  # nobody makes the call again
         result = await client.handle("served").result(30)
         assert result.output == "Done."
+
+
+async def test_a_worker_is_told_to_serve_an_agent(tmp_path, monkeypatch):
+    module = tmp_path / "served_app.py"
+    module.write_text(
+        "from agents import Agent\nfrom holdfast.integrations.openai_agents import durable\n"
+        "agent = durable(Agent(name='Support'))\n"
+    )
+    assert load_workflows(f"{module}:agent") == ("Support",)
 
 
 async def test_a_worker_without_the_arguments_says_what_is_missing(provider, url, gate, monkeypatch):

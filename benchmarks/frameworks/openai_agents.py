@@ -2,7 +2,7 @@
 
 The model is in this process and answers at once. A turn is a model call and a call of a function tool. The durable
 agent's runs are recorded in a new SQLite file. The third figure is that of the same records without the SDK: a program
-with a model call and a tool call per turn, through the seam for adapters. Run it in the environment of the framework's tests::
+with a model call and a tool call per turn, through the seam for adapters. Run it in the environment of the tests::
 
     $(python tests/frameworks/environments.py openai_agents) -m benchmarks.frameworks.openai_agents
 """

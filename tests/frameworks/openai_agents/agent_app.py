@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from agents import Agent, Runner, function_tool, set_default_openai_api, set_tracing_disabled
+from agents import Agent, function_tool, set_default_openai_api, set_tracing_disabled
 from effects import effect
 
 from holdfast import program
-from holdfast.integrations.openai_agents import durable
+from holdfast.integrations.openai_agents import Runner, durable
 
 set_tracing_disabled(True)
 
@@ -53,8 +53,8 @@ agent = durable(
 )
 
 
-async def run_streamed() -> str:
-    result = Runner.run_streamed(agent, "Plan a trip.")
+async def run_streamed(run_id: str | None = None) -> str:
+    result = Runner.run_streamed(agent, "Plan a trip.", run_id=run_id)
     parts = [
         event.data.delta
         async for event in result.stream_events()
@@ -63,17 +63,17 @@ async def run_streamed() -> str:
     return f"{''.join(parts)} -> {result.last_agent.name}: {result.final_output}"
 
 
-async def run() -> str:
-    result = await Runner.run(agent, "Plan a trip.")
+async def run(run_id: str | None = None) -> str:
+    result = await Runner.run(agent, "Plan a trip.", run_id=run_id)
     return f"{result.last_agent.name}: {result.final_output}"
 
 
-@program
+@program(id="trip")
 async def trip() -> str:
     return await run()
 
 
-@program
+@program(id="trip")
 async def streamed_trip() -> str:
     return await run_streamed()
 
@@ -82,8 +82,13 @@ if __name__ == "__main__":
     api, kind = sys.argv[1:]
     set_default_openai_api("responses" if api == "responses" else "chat_completions")
     if kind == "sync":
-        output = Runner.run_sync(agent, "Plan a trip.").final_output
+        output = Runner.run_sync(agent, "Plan a trip.", run_id="trip").final_output
     else:
-        main = {"own": run, "program": trip, "stream": run_streamed, "stream-program": streamed_trip}[kind]
+        main = {
+            "own": lambda: run("trip"),
+            "program": trip,
+            "stream": lambda: run_streamed("trip"),
+            "stream-program": streamed_trip,
+        }[kind]
         output = asyncio.run(main())
     print("RESULT:", output)

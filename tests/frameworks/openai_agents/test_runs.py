@@ -58,6 +58,14 @@ async def test_a_continued_stream_shows_all_events_again(provider, url, gate, re
     assert provider.request_count == 2
 
 
+async def test_the_same_call_joins_the_run_that_a_dead_process_left(provider, url, gate, restart):
+    provider.script(tester=[{"calls": [call("pause")]}, {"text": "Done."}])
+    agent = durable(Agent(name="Tester", instructions="script:tester", tools=[make_gate_tool(gate)]))
+    result = await restart(lambda: Runner.run(agent, "Go."))
+    assert result.final_output == "Done."
+    assert provider.request_count == 2
+
+
 async def test_the_stream_of_an_ended_run_has_its_items(provider, url):
     provider.script(tester=[{"text": "Done."}])
     agent = durable(Agent(name="Tester", instructions="script:tester"))

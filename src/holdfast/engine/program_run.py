@@ -274,6 +274,8 @@ class ProgramRun:
             future.set_result(call.result())
         else:
             future.set_exception(error)
+            if isinstance(error, RunParked):
+                future.exception()  # a caller that is cancelled does not look at it
 
     def abandon(self, future: AnyFuture) -> None:
         """The caller no longer waits: withdraw the call, unless it is done."""

@@ -62,7 +62,6 @@ def make_durable_crew(
     durable.check_effects(subject)
     options: dict[str, Any] = {
         "output_codec": CrewOutputCodec(crew),
-        "queue": resolve_queue_name(queue, subject),
         "timeout_s": declared_seconds(timeout, f"{subject}: timeout"),
         "tags": validate_tags(tags, subject),
         "budget": budget,
@@ -191,6 +190,7 @@ def _define(method: Callable[..., Any], name: str, queue: str | Queue, **options
         inputs_codec=InputsCodec(name, signature, hints),
         namespace=namespace,
         defaults={"concurrently": False} if "concurrently" in signature.parameters else {},
+        queue=resolve_queue_name(queue, f"crew {name!r}"),
         queue_key=make_queue_key(queue, signature, {}, f"crew {name!r}"),
         is_program=True,
         is_async=False,

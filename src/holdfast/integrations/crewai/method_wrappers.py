@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import update_wrapper
-from typing import Any, cast
+from typing import Any
 
 Method = Callable[..., Any]
 Wrap = Callable[[Method], Method]
@@ -45,10 +45,13 @@ def wrap_in_subclasses(base: type[Any], wrappers: dict[str, Wrap]) -> None:
 
     for cls in _iterate_classes(base):
         wrap_all(cls)
-    init_subclass = cast(Any, base.__dict__["__init_subclass__"]).__func__
+    own_hook = base.__dict__.get("__init_subclass__")
 
     def wrap_new_subclass(cls: type[Any], **options: Any) -> None:
-        init_subclass(cls, **options)
+        if own_hook is None:
+            super(base, cls).__init_subclass__(**options)
+        else:
+            own_hook.__func__(cls, **options)
         wrap_all(cls)
 
     base.__init_subclass__ = classmethod(wrap_new_subclass)  # type: ignore[assignment]

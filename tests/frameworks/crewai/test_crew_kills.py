@@ -1,0 +1,41 @@
+"""A crew of three agents, killed everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kill_kit import App
+
+HERE = Path(__file__).parent
+QUIET = {
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_DISABLE_VERSION_CHECK": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+    "OTEL_SDK_DISABLED": "true",
+}
+
+
+def call(tool: str, query: str) -> dict[str, Any]:
+    return {"tool": tool, "arguments": {"query": query}}
+
+
+SCRIPTS = {
+    "researcher": [
+        {"calls": [call("search", "Oslo"), call("search", "Bergen")]},
+        {"text": "Oslo is nice."},
+    ],
+    "booker": [
+        {"calls": [call("search", "hotel")]},
+        {"calls": [call("charge", "card")]},
+        {"text": "All is booked: {results}"},
+    ],
+    "writer": [{"text": "Dear traveler, all is booked."}],
+}
+
+
+@pytest.mark.parametrize("kind", ["own-run", "program", "async-program"])
+def test_a_killed_crew_repeats_no_task(kind: str, check_kills):
+    app = App(HERE / "crew_app.py", SCRIPTS, once={"charge"}, arguments=[kind], environment=QUIET)
+    check_kills(app)

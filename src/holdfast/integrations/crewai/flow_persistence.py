@@ -10,7 +10,7 @@ from crewai.flow.persistence.base import FlowPersistence
 from pydantic import BaseModel, Field, PrivateAttr
 from pydantic_core import to_jsonable_python
 
-from holdfast.client import Client
+from holdfast.client.client import Client
 
 
 class HoldfastFlowPersistence(FlowPersistence):

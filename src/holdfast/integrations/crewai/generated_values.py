@@ -6,7 +6,9 @@ Requests identify the calls of a program, so these must be the same when it runs
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from contextvars import ContextVar
+from secrets import token_urlsafe
+from typing import Any, cast
 from uuid import UUID, uuid5
 
 from crewai.utilities import tool_result_artifacts
@@ -19,6 +21,7 @@ from holdfast.integrations.crewai.method_wrappers import Method, wrap_method
 from holdfast.integrations.tool_call import record_tool_call_sync
 
 DATE_STEP = "current_date"
+_artifact_name: ContextVar[str] = ContextVar("holdfast_crewai_artifact_name", default="")
 _NAMESPACE = UUID("6f1e6a52-6f0b-4c57-9d0c-4f4c1ac3b2a1")
 
 
@@ -26,6 +29,7 @@ def replace_methods() -> None:
     """Let these values be the same when a program runs again."""
     wrap_method(Prompts, "_build_date_block", _wrap_date)
     wrap_method(ToolResultArtifactStore, "store", _wrap_store)
+    cast(Any, tool_result_artifacts).token_urlsafe = _make_artifact_name
 
 
 def make_id(*parts: object) -> str:
@@ -57,14 +61,18 @@ def _wrap_store(original: Method) -> Method:
         digest = hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
         names = (f"{digest}-{number}" for number in range(1, 1 << 30))
         name = next(name for name in names if not (artifacts.directory / _get_artifact_id(name)).exists())
-        module: Any = tool_result_artifacts
-        made_up, module.token_urlsafe = module.token_urlsafe, lambda _: name
+        token = _artifact_name.set(name)
         try:
             return original(artifacts, content, *args, **kwargs)
         finally:
-            module.token_urlsafe = made_up
+            _artifact_name.reset(token)
 
     return store
+
+
+def _make_artifact_name(length: int) -> str:
+    """In place of ``token_urlsafe`` where CrewAI names the files."""
+    return _artifact_name.get() or token_urlsafe(length)
 
 
 def _get_artifact_id(name: str) -> str:

@@ -8,6 +8,7 @@ QUIET = {
     "CREWAI_DISABLE_TELEMETRY": "true",
     "CREWAI_DISABLE_VERSION_CHECK": "true",
     "CREWAI_TRACING_ENABLED": "false",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "OTEL_SDK_DISABLED": "true",
 }
 """CrewAI makes no requests of its own."""

@@ -50,7 +50,7 @@ def make_crew() -> Crew:
     return Crew(name="travel", agents=[researcher, booker, writer], tasks=[find, book, write], process=Process.sequential)
 
 
-crew = durable(make_crew(), effects={"charge": "once"})
+crew = durable(make_crew(), effects={"charge": "once"}, id="crew-{city}")
 
 
 @program(id="trip-{city}")

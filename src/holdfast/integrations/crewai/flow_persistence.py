@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Coroutine
 from typing import Any
 
 from crewai.flow.async_feedback.types import PendingFeedbackContext
@@ -11,6 +12,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 from pydantic_core import to_jsonable_python
 
 from holdfast.client.client import Client
+from holdfast.client.loop_thread import LoopThread
 
 
 class HoldfastFlowPersistence(FlowPersistence):
@@ -24,15 +26,11 @@ class HoldfastFlowPersistence(FlowPersistence):
     persistence_type: str = Field(default="HoldfastFlowPersistence")
     url: str | None = None
     namespace: str = "crewai-flows"
-    _client: Client = PrivateAttr()
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Make the client, which connects when it is used."""
-        self.init_db()
+    _client: Client | None = PrivateAttr(default=None)
+    _loop: LoopThread | None = PrivateAttr(default=None)
 
     def init_db(self) -> None:
-        """Make the client. The store creates its tables itself."""
-        self._client = Client(self.url)
+        """Nothing: the store creates its tables when it is used."""
 
     def save_state(self, flow_uuid: str, method_name: str, state_data: dict[str, Any] | BaseModel) -> None:
         """Save the state of a flow."""
@@ -66,7 +64,18 @@ class HoldfastFlowPersistence(FlowPersistence):
             self._put(flow_uuid, entry)
 
     def _put(self, flow_uuid: str, entry: dict[str, Any]) -> None:
-        self._client.memory.put_sync(self.namespace, flow_uuid, entry)
+        self._run(self._get_client().memory.put(self.namespace, flow_uuid, entry))
 
     def _get(self, flow_uuid: str) -> dict[str, Any] | None:
-        return self._client.memory.get_sync(self.namespace, flow_uuid)
+        return self._run(self._get_client().memory.get(self.namespace, flow_uuid))
+
+    def _get_client(self) -> Client:
+        if self._client is None:
+            self._client = Client(self.url)
+        return self._client
+
+    def _run(self, operation: Coroutine[Any, Any, Any]) -> Any:
+        # CrewAI calls these methods on the event loops of flows, where blocking methods of the client are refused.
+        if self._loop is None or not self._loop.is_alive:
+            self._loop = LoopThread("holdfast-crewai-flows")
+        return self._loop.run(operation)

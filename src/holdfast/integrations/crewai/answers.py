@@ -59,10 +59,11 @@ class Answer:
 
 
 class AnswerOfModel(AnswerCodec[Answer]):
-    """Answers of a model, as JSON data."""
+    """The answer to one request, as JSON data."""
 
     def __init__(self, response_model: type[BaseModel] | None) -> None:
         self._response_model = response_model
+        self._description: ModelAnswer | None = None
 
     def dump(self, answer: Answer) -> Any:
         """The answer as JSON data."""
@@ -87,6 +88,11 @@ class AnswerOfModel(AnswerCodec[Answer]):
 
     def describe(self, answer: Answer) -> ModelAnswer:
         """What readers of the run see of it."""
+        if self._description is None:  # there is one answer, which is described several times
+            self._description = self._describe(answer)
+        return self._description
+
+    def _describe(self, answer: Answer) -> ModelAnswer:
         value = answer.value
         calls: list[ToolCallReport] = []
         text = ""

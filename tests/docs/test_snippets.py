@@ -14,6 +14,8 @@ import forked_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+FRAMEWORKS = ROOT / "docs" / "frameworks"
+"""The snippets of its pages run in the tests of the frameworks; those for users of other engines need no framework."""
 FENCE = re.compile(r"^```python( test)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTEST = [
     "-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:schemathesis",
@@ -24,6 +26,8 @@ PYTEST = [
 def snippets() -> list[object]:
     found: list[object] = []
     for page in PAGES:
+        if page.parent == FRAMEWORKS and not page.name.startswith("from-"):
+            continue
         for number, match in enumerate(FENCE.finditer(page.read_text()), 1):
             name = f"{page.relative_to(ROOT)}#{number}"
             found.append(pytest.param(match.group(2), "test_snippet.py" if match.group(1) else "snippet.py", id=name))

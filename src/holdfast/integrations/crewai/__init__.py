@@ -5,11 +5,19 @@ When this package is imported, it replaces the methods with which CrewAI calls m
 they are durable or not. Everywhere else, CrewAI is unchanged.
 """
 
-from holdfast.integrations.crewai import crew_runs, flows, generated_values, memory_calls, model_calls, tool_calls
+from holdfast.integrations.crewai import (
+    crew_runs,
+    executor_threads,
+    flows,
+    generated_values,
+    memory_calls,
+    model_calls,
+    tool_calls,
+)
 from holdfast.integrations.crewai.durable import durable
 from holdfast.integrations.crewai.flow_persistence import HoldfastFlowPersistence
 
 __all__ = ["HoldfastFlowPersistence", "durable"]
 
-for _module in (model_calls, tool_calls, crew_runs, flows, generated_values, memory_calls):
+for _module in (model_calls, executor_threads, tool_calls, crew_runs, flows, generated_values, memory_calls):
     _module.replace_methods()

@@ -32,6 +32,7 @@ from holdfast.engine.program_context import find_program
 from holdfast.engine.step_context import current_context
 from holdfast.errors import UsageError
 from holdfast.integrations.crewai.answers import Answer, AnswerOfModel, parse_call_type
+from holdfast.integrations.crewai.executor_threads import in_starter_thread
 from holdfast.integrations.crewai.method_wrappers import Method, is_outermost, wrap_in_subclasses, wrap_method
 from holdfast.integrations.crewai.requests import make_model_input
 from holdfast.integrations.model_call import record_model_call, record_model_call_sync
@@ -72,9 +73,10 @@ def _wrap_call(original: Method) -> Method:
                 answer.value = original(llm, **request.arguments)
             return answer
 
-        answer = record_model_call_sync(
-            make_model_input(llm, request.arguments), request.codec, request.note_execution(execute)
-        )
+        with in_starter_thread():
+            answer = record_model_call_sync(
+                make_model_input(llm, request.arguments), request.codec, request.note_execution(execute)
+            )
         return request.finish(answer)
 
     return call
@@ -92,7 +94,8 @@ def _wrap_acall(original: Method) -> Method:
             return answer
 
         recorded: Callable[[], Awaitable[Answer]] = request.note_execution(execute)
-        answer = await record_model_call(make_model_input(llm, request.arguments), request.codec, recorded)
+        with in_starter_thread():
+            answer = await record_model_call(make_model_input(llm, request.arguments), request.codec, recorded)
         return request.finish(answer)
 
     return acall

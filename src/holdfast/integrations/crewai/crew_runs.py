@@ -14,7 +14,7 @@ import os
 import threading
 from asyncio import events
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import crewai
@@ -35,6 +35,7 @@ from holdfast.core.states import Effect
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.program_context import find_program
 from holdfast.errors import DefinitionError, HoldfastError, RunFailed, UsageError
+from holdfast.integrations.crewai.executor_threads import started_crew
 from holdfast.integrations.crewai.human_input import use_approvals
 from holdfast.integrations.crewai.method_wrappers import Method, wrap_method
 from holdfast.integrations.crewai.outputs import CrewOutputCodec
@@ -231,7 +232,7 @@ def _wrap_sync(name: str, original: Method) -> Method:
                     f"Crew.{name}() would block the event loop that records its steps: `await crew.{_get_async(name)}(...)`, "
                     "or make the @program a plain function"
                 )
-            with _in_program(durable):
+            with _in_program(crew, durable, name):
                 return original(crew, *args, **kwargs)
         if durable is None:
             return original(crew, *args, **kwargs)
@@ -250,7 +251,7 @@ def _wrap_async(name: str, original: Method) -> Method:
         durable = _durable_crews.get(id(crew))
         program = find_program()
         if program is not None:
-            with _in_program(durable):
+            with _in_program(crew, durable, name):
                 if events._get_running_loop() is program.run.loop and not crew.stream:
                     return await run_in_own_loop(lambda: original(crew, *args, **kwargs))
                 return await original(crew, *args, **kwargs)
@@ -262,9 +263,11 @@ def _wrap_async(name: str, original: Method) -> Method:
 
 
 @contextmanager
-def _in_program(durable: DurableCrew | None) -> Generator[None]:
+def _in_program(crew: Crew, durable: DurableCrew | None, method: str) -> Generator[None]:
     use_approvals()
-    with applying_effects({} if durable is None else durable.effects):
+    # The kickoffs for several inputs may run at the same time, so each of them has its own starter.
+    starting = nullcontext() if "for_each" in method else started_crew(crew)
+    with starting, applying_effects({} if durable is None else durable.effects):
         yield
 
 

@@ -14,21 +14,22 @@ os.environ.update(
     {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_DISABLE_VERSION_CHECK": "true", "CREWAI_TRACING_ENABLED": "false"}
 )
 
-import argparse  # noqa: E402
-import asyncio  # noqa: E402
-import gc  # noqa: E402
-import logging  # noqa: E402
-import statistics  # noqa: E402
-import tempfile  # noqa: E402
-import time  # noqa: E402
-from collections.abc import Callable  # noqa: E402
-from typing import Any  # noqa: E402
+import argparse
+import asyncio
+import gc
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-from crewai import Agent, BaseLLM, Crew, Task  # noqa: E402
-from crewai.tools import tool  # noqa: E402
+from crewai import Agent, BaseLLM, Crew, Task
+from crewai.tools import tool
 
-from holdfast import Runtime, program  # noqa: E402
-from holdfast.integrations.crewai import durable  # noqa: E402
+from holdfast import Runtime, program
+from holdfast.integrations.crewai import durable
 
 TURNS = 20
 
@@ -83,7 +84,7 @@ async def main(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with Runtime(f"sqlite:///{folder}/runs.db"):
             for number in range(rounds + 1):
-                one = await asyncio.to_thread(measure, lambda: bare.kickoff(inputs={"city": str(number)}))
+                one = await asyncio.to_thread(measure, partial(bare.kickoff, inputs={"city": str(number)}))
                 other = (await measured(number))[0]
                 if number:  # the first round warms up
                     results["bare"].append(one)

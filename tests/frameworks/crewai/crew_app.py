@@ -47,7 +47,9 @@ def make_crew() -> Crew:
     find = Task(description="Find a trip to {city}.", expected_output="A trip.", agent=researcher)
     book = Task(description="Book it.", expected_output="A booking.", agent=booker, context=[find])
     write = Task(description="Write it up.", expected_output="A letter.", agent=writer)
-    return Crew(name="travel", agents=[researcher, booker, writer], tasks=[find, book, write], process=Process.sequential)
+    return Crew(
+        name="travel", agents=[researcher, booker, writer], tasks=[find, book, write], process=Process.sequential
+    )
 
 
 crew = durable(make_crew(), effects={"charge": "once"}, id="crew-{city}")

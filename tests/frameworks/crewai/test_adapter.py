@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import QUIET
 from crewai import Agent, BaseLLM, Crew, Task
 from crewai.tools import tool
 
+from conftest import QUIET
 from holdfast.engine.program_context import find_program
 from holdfast.integrations.crewai import durable
 from holdfast.testing import ScriptedChat, ScriptedTools, check_adapter
@@ -31,7 +31,11 @@ def make_crew(chat: ScriptedChat, tools: ScriptedTools, task: str) -> Crew:
             used = {"prompt_tokens": answer.input_tokens, "completion_tokens": answer.output_tokens}
             self._track_token_usage_internal(used)
             calls = [
-                {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": json.dumps(one.arguments)}}
+                {
+                    "id": one.id,
+                    "type": "function",
+                    "function": {"name": one.name, "arguments": json.dumps(one.arguments)},
+                }
                 for one in answer.tool_calls
             ]
             return calls or answer.text
@@ -69,7 +73,13 @@ def test_a_snippet_of_the_docs_runs(code: str, tmp_path: Path):
     script.write_text(code)
     environment = {**os.environ, **QUIET, "HOLDFAST_URL": f"sqlite:///{tmp_path / 'runs.db'}"}
     done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout

@@ -26,7 +26,9 @@ CALL = {"tool": "search", "arguments": {"query": "Oslo"}}
 SEARCHES = [{"calls": [CALL]}, {"text": "It is {results}."}]
 
 
-def make_crew(llm: Any = "gpt-4o", *, agent: dict[str, Any] | None = None, task: dict[str, Any] | None = None, **crew: Any):
+def make_crew(
+    llm: Any = "gpt-4o", *, agent: dict[str, Any] | None = None, task: dict[str, Any] | None = None, **crew: Any
+):
     member = Agent(role="scout", goal="script:scout Find trips", backstory="", llm=llm, tools=[search], **(agent or {}))
     work = Task(description="Find a trip.", expected_output="A trip.", agent=member, **(task or {}))
     return Crew(agents=[member], tasks=[work], **crew)
@@ -171,7 +173,7 @@ def test_a_guardrail_in_words_is_a_model_call(provider, replay):
 
 
 def test_a_model_that_is_called_directly(provider, replay):
-    provider.scripts = {"gpt-4o": SEARCHES[:1] + [{"text": "Hello."}]}
+    provider.scripts = {"gpt-4o": [*SEARCHES[:1], {"text": "Hello."}]}
     schema = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
 
     def call() -> Any:

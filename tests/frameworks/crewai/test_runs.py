@@ -91,7 +91,7 @@ def test_in_a_workflow_a_kickoff_is_a_child_run(provider):
 
     assert parent.run_sync() == "Oslo"
     assert sorted(run.workflow for run in asyncio.run(get_runs())) == ["child-crew", "parent"]
-    with pytest.raises(RunFailed, match="crew 'child-crew': in a workflow, `await crew.akickoff"):
+    with pytest.raises(RunFailed, match=r"crew 'child-crew': in a workflow, `await crew.akickoff"):
         blocking_parent.run_sync()
 
 

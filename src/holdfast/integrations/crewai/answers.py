@@ -130,8 +130,8 @@ def _dump_object(value: Any) -> Any:
         cls = type(value)
         if cls.__module__.partition(".")[0] not in _PROVIDER_PACKAGES:
             raise UnrecordableValue(
-                f"the answer is an instance of {cls.__module__}.{cls.__qualname__}, which is neither the response model "
-                "of this call nor a type of CrewAI or of a provider's package"
+                f"the answer is an instance of {cls.__module__}.{cls.__qualname__}, which is neither the response "
+                "model of this call nor a type of CrewAI or of a provider's package"
             )
         return {"type": f"{cls.__module__}:{cls.__qualname__}", "data": value.model_dump(mode="json", warnings=False)}
     return {"plain": value}

@@ -172,18 +172,13 @@ def _get_own_error(failed: RunFailed) -> BaseException:
 
 def _define(method: Callable[..., Any], name: str, queue: str | Queue, **options: Any) -> Workflow[..., Any]:
     """A program whose function is this method."""
-    if method.__name__ == "run_once":
 
-        def run(**inputs: Any) -> Any:
-            return method(**inputs)
-    else:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
 
-        def run(items: list[dict[str, Any]], concurrently: bool = False) -> Any:  # type: ignore[misc]
-            return method(items, concurrently)
-
-    signature = inspect.signature(run)
+    signature = inspect.signature(method)
     skipped = (os.path.dirname(str(package.__file__)) + os.sep for package in (holdfast, crewai))
-    hints = resolve_hints(run)
+    hints = resolve_hints(method)
     namespace = attribute_to_caller(run, name, *skipped, "<")
     definition = WorkflowDefinition(
         name=name,
@@ -229,8 +224,8 @@ def _wrap_sync(name: str, original: Method) -> Method:
         if program is not None:
             if events._get_running_loop() is program.run.loop:
                 raise UsageError(
-                    f"Crew.{name}() would block the event loop that records its steps: `await crew.{_get_async(name)}(...)`, "
-                    "or make the @program a plain function"
+                    f"Crew.{name}() would block the event loop that records its steps: `await "
+                    f"crew.{_get_async(name)}(...)`, or make the @program a plain function"
                 )
             with _in_program(crew, durable, name):
                 return original(crew, *args, **kwargs)

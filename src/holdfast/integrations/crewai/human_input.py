@@ -60,7 +60,8 @@ class ApprovalProvider(human_input.SyncHumanInputProvider):
     def _make_question(self, answer: Any, context: Any) -> str:
         task = context.task
         title = "" if task is None else f"{task.name or task.description.strip()}\n\n"
-        return f"{title}Is this result accepted? Deny it with a reason to have it improved.\n\n{self._get_output_string(answer)}"
+        result = self._get_output_string(answer)
+        return f"{title}Is this result accepted? Deny it with a reason to have it improved.\n\n{result}"
 
 
 def use_approvals() -> None:

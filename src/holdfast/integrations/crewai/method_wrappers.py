@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import update_wrapper
-from typing import Any
+from typing import Any, cast
 
 Method = Callable[..., Any]
 Wrap = Callable[[Method], Method]
@@ -59,7 +59,8 @@ def wrap_in_subclasses(base: type[Any], wrappers: dict[str, Wrap]) -> None:
 
 def is_outermost(instance: Any, name: str, original: Method) -> bool:
     """Whether the replacement of ``original`` is the method that callers of the instance reach."""
-    return getattr(getattr(type(instance), name), _WRAPPED, None) is original
+    cls: Any = cast(Any, type(instance))
+    return getattr(getattr(cls, name), _WRAPPED, None) is original
 
 
 def _iterate_classes(base: type[Any]) -> Iterator[type[Any]]:

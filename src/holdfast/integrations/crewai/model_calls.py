@@ -7,7 +7,7 @@ record.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
@@ -55,9 +55,7 @@ _current_answer: ContextVar[Answer | None] = ContextVar("holdfast_crewai_answer"
 
 def replace_methods() -> None:
     """Record the calls of all models, also of classes that are defined later."""
-    wrap_in_subclasses(
-        BaseLLM, {"call": _wrap_call, "acall": _wrap_acall, "get_input_tokens_count": _wrap_token_count}
-    )
+    wrap_in_subclasses(BaseLLM, {"call": _wrap_call, "acall": _wrap_acall, "get_input_tokens_count": _wrap_token_count})
     wrap_method(BaseLLM, "_track_token_usage_internal", _wrap_usage)
     wrap_method(CrewAIEventsBus, "emit", _wrap_emit)
 
@@ -134,7 +132,8 @@ class _Request:
         """The value to return, after what a recorded call does besides."""
         if not self._is_executed:
             _repeat(self.llm, answer, self.arguments)
-        return self._call_tools(answer.value) if self._functions and isinstance(answer.value, list) else answer.value
+        value: Any = answer.value
+        return self._call_tools(cast("list[Any]", value)) if self._functions and isinstance(value, list) else value
 
     def _get_response_model(self) -> type[BaseModel] | None:
         for model in (self.arguments.get("response_model"), getattr(self.llm, "response_format", None)):
@@ -151,7 +150,7 @@ class _Request:
             return functions
         return {}
 
-    def _call_tools(self, calls: list[Any]) -> Any:
+    def _call_tools(self, calls: Sequence[Any]) -> Any:
         for call in calls:
             found = extract_tool_call_info(call)
             if found is None or found[1] not in self._functions:
@@ -230,7 +229,7 @@ def _repeat(llm: BaseLLM, answer: Answer, arguments: Mapping[str, Any]) -> None:
     answer.restore_state(llm)
     if not answer.started:
         return
-    origin = {"from_task": arguments.get("from_task"), "from_agent": arguments.get("from_agent")}
+    origin: dict[str, Any] = {"from_task": arguments.get("from_task"), "from_agent": arguments.get("from_agent")}
     messages = arguments["messages"]
     with llm_call_context():
         llm._emit_call_started_event(messages, tools=arguments.get("tools"), **origin)  # pyright: ignore[reportPrivateUsage]
@@ -238,7 +237,7 @@ def _repeat(llm: BaseLLM, answer: Answer, arguments: Mapping[str, Any]) -> None:
             if is_thinking:
                 llm._emit_thinking_chunk_event(chunk, **origin)  # pyright: ignore[reportPrivateUsage]
             else:
-                event = LLMStreamChunkEvent(
+                event = cast(Any, LLMStreamChunkEvent)(
                     chunk=chunk,
                     tool_call=tool_call,
                     call_type=parse_call_type(call_type),

@@ -47,13 +47,14 @@ class CrewOutputCodec(ValueCodec):
             ) from error
 
     def _load_output(self, data: Any) -> Any:
-        if not (isinstance(data, dict) and "tasks_output" in data):
-            return data
+        if not isinstance(data, dict) or "tasks_output" not in data:
+            return cast(Any, data)
+        found = cast("dict[str, Any]", data)
         models = [_get_output_model(task) for task in self._crew.tasks]
-        tasks: Sequence[Any] = data["tasks_output"]
+        tasks: Sequence[Any] = found["tasks_output"]
         outputs = [_load_task(one, _find(models, index)) for index, one in enumerate(tasks)]
-        output = CrewOutput.model_validate({**data, "pydantic": None, "tasks_output": outputs})
-        if data.get("pydantic") is not None and outputs:
+        output = CrewOutput.model_validate({**found, "pydantic": None, "tasks_output": outputs})
+        if found.get("pydantic") is not None and outputs:
             output.pydantic = outputs[-1].pydantic
         return output
 
@@ -64,7 +65,10 @@ def _dump_output(value: Any) -> Any:
     data = value.model_dump(mode="json", exclude={"pydantic", "tasks_output"})
     data["pydantic"] = _dump_model(value.pydantic)
     data["tasks_output"] = [
-        {**task.model_dump(mode="json", exclude={"pydantic"}, fallback=_name_type), "pydantic": _dump_model(task.pydantic)}
+        {
+            **task.model_dump(mode="json", exclude={"pydantic"}, fallback=_name_type),
+            "pydantic": _dump_model(task.pydantic),
+        }
         for task in value.tasks_output
     ]
     return data

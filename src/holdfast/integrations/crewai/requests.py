@@ -50,7 +50,11 @@ def make_model_input(llm: BaseLLM, arguments: Mapping[str, Any]) -> ModelInput:
         settings["response_model"] = _to_json(response_model)
     limit = settings.get("max_completion_tokens") or settings.get("max_tokens") or 0
     return ModelInput(
-        get_model_name(llm), _read_messages(arguments["messages"]), settings, max_output_tokens=int(limit), url=_get_url(llm)
+        get_model_name(llm),
+        _read_messages(arguments["messages"]),
+        settings,
+        max_output_tokens=int(limit),
+        url=_get_url(llm),
     )
 
 
@@ -83,15 +87,19 @@ def _read_message(message: Any, ids: dict[str, str]) -> dict[str, Any]:
         if key == "tool_call_id":
             read[key] = _normalize_id(value, ids)
         elif key == "tool_calls":
-            calls: list[Any] = _to_json(value)
-            read[key] = [
-                {**call, "id": _normalize_id(call.get("id"), ids)} if isinstance(call, dict) else call for call in calls
-            ]
+            read[key] = [_read_call(call, ids) for call in _to_json(value)]
         elif isinstance(value, str):
             read[key] = value
         else:
             read[key] = _to_json(value)
     return read
+
+
+def _read_call(call: Any, ids: dict[str, str]) -> Any:
+    if not isinstance(call, dict):
+        return call
+    found = cast("dict[str, Any]", call)
+    return {**found, "id": _normalize_id(found.get("id"), ids)}
 
 
 def _normalize_id(value: Any, ids: dict[str, str]) -> Any:

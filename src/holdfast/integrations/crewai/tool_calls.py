@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, cast
 
 from crewai.tools.base_tool import BaseTool
@@ -32,12 +33,8 @@ _FAILURE, _RESULT = "$crewai_failure", "$crewai_result"
 
 def replace_methods() -> None:
     """Record the calls of all tools, also of classes that are defined later."""
-    run = {"run": lambda original: _wrap_sync("run", original), "arun": lambda original: _wrap_async("arun", original)}
-    wrap_in_subclasses(BaseTool, run)
-    invoke = {
-        "invoke": lambda original: _wrap_sync("invoke", original),
-        "ainvoke": lambda original: _wrap_async("ainvoke", original),
-    }
+    wrap_in_subclasses(BaseTool, {"run": partial(_wrap_sync, "run"), "arun": partial(_wrap_async, "arun")})
+    invoke = {"invoke": partial(_wrap_sync, "invoke"), "ainvoke": partial(_wrap_async, "ainvoke")}
     wrap_in_subclasses(CrewStructuredTool, invoke)
 
 
@@ -49,7 +46,9 @@ def parse_effects(effects: Mapping[str, Effect | str], subject: str) -> dict[str
             parsed[sanitize_tool_name(name)] = Effect(effect)
         except ValueError:
             known = ", ".join(repr(one.value) for one in Effect)
-            raise DefinitionError(f"{subject}: the effect of tool {name!r} is {effect!r}, which is not one of {known}") from None
+            raise DefinitionError(
+                f"{subject}: the effect of tool {name!r} is {effect!r}, which is not one of {known}"
+            ) from None
     return parsed
 
 
@@ -121,7 +120,7 @@ def _read_arguments(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     """The arguments by name, as JSON data."""
     if isinstance(tool, CrewStructuredTool):
         given = args[0] if args else kwargs.get("input", {})
-        arguments = given if isinstance(given, dict) else {"input": given}
+        arguments = cast("dict[str, Any]", given) if isinstance(given, dict) else {"input": given}
     else:
         names = list(tool.args_schema.model_fields) if args else []
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -157,4 +156,4 @@ class _ResultCodec(ValueCodec):
                 return ToolFailure.model_validate(found[_FAILURE])
             if _RESULT in found and self._schema is not None:
                 return self._schema.model_validate(found[_RESULT])
-        return value
+        return cast(object, value)

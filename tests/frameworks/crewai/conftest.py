@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import os
 
-QUIET = {
-    "CREWAI_DISABLE_TELEMETRY": "true",
-    "CREWAI_DISABLE_VERSION_CHECK": "true",
-    "CREWAI_TRACING_ENABLED": "false",
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "OTEL_SDK_DISABLED": "true",
-}
-"""CrewAI makes no requests of its own."""
+from quiet import QUIET
+
 os.environ.update(QUIET)
 
-import asyncio  # noqa: E402
-import itertools  # noqa: E402
-from collections.abc import Callable, Iterator, Mapping, Sequence  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any, NamedTuple  # noqa: E402
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import pytest  # noqa: E402
-from provider_server import ProviderServer  # noqa: E402
+import pytest
+from provider_server import ProviderServer
 
-import holdfast.integrations.crewai  # noqa: E402, F401
-from holdfast import Client, RunFailed, Runtime, program  # noqa: E402
+import holdfast.integrations.crewai  # noqa: F401
+from holdfast import Client, RunFailed, Runtime, program
 
 _numbers = itertools.count(1)
 

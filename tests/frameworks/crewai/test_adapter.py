@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from crewai import Agent, BaseLLM, Crew, Task
 from crewai.tools import tool
+from quiet import QUIET
 
-from conftest import QUIET
 from holdfast.engine.program_context import find_program
 from holdfast.integrations.crewai import durable
 from holdfast.testing import ScriptedChat, ScriptedTools, check_adapter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 import pytest
@@ -124,6 +125,16 @@ def test_a_worker_serves_a_crew(provider):
     module: Any = type("module", (), {"crew": crew, "__name__": "module"})
     assert _select_workflows(module, "crew", "module:crew") == ("served-crew",)
     assert not hasattr(Crew(agents=crew.agents, tasks=crew.tasks), "holdfast_workflow")
+
+
+def test_a_copy_of_a_durable_crew_is_an_ordinary_crew(provider, tmp_path):
+    provider.scripts = SCRIPTS
+    crew = make_crew("copied-crew")
+    for copied in (crew.copy(), crew.model_copy(), copy.copy(crew)):
+        assert not hasattr(copied, "holdfast_workflow")
+        copied.kickoff(inputs={"city": "Oslo"})
+    assert not (tmp_path / "runs.db").exists(), "there are no runs"
+    assert crew.holdfast_workflow.name == "copied-crew"  # type: ignore[attr-defined]
 
 
 def test_a_run_shows_its_conversation(provider):

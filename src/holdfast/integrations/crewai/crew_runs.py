@@ -15,11 +15,12 @@ import threading
 from asyncio import events
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import crewai
 from crewai import Crew
 from crewai.crews.crew_output import CrewOutput
+from crewai.utilities.string_utils import sanitize_tool_name
 
 import holdfast
 from holdfast.admission.durations import Duration, declared_seconds
@@ -42,8 +43,8 @@ from holdfast.integrations.crewai.outputs import CrewOutputCodec
 from holdfast.integrations.crewai.tool_calls import applying_effects, parse_effects
 from holdfast.sync_methods import run_sync
 
-_durable_crews: dict[int, DurableCrew] = {}
-"""By the id of the crew. The registry of workflows keeps them alive."""
+_PRIVATE_NAME = "_holdfast_durable"
+"""The name under which a crew, which is a pydantic model, keeps what makes it durable, among its private attributes."""
 
 
 def make_durable_crew(
@@ -69,8 +70,15 @@ def make_durable_crew(
     }
     durable.workflow = _define(durable.run_once, name, queue, id_template=id_template, **options)
     durable.for_each_workflow = _define(durable.run_for_each, f"{name}.for_each", queue, **options)
-    _durable_crews[id(crew)] = durable
+    private = crew.__pydantic_private__
+    assert private is not None
+    private[_PRIVATE_NAME] = durable
     return crew
+
+
+def _find_durable(crew: Crew) -> DurableCrew | None:
+    durable: DurableCrew | None = (crew.__pydantic_private__ or {}).get(_PRIVATE_NAME)
+    return durable if durable is not None and durable.crew is crew else None  # not that of a copied crew
 
 
 class DurableCrew:
@@ -87,12 +95,19 @@ class DurableCrew:
         self.effects = effects
         self._lock = threading.Lock()
 
+    def __deepcopy__(self, memo: object) -> DurableCrew:
+        return self  # a copied crew is not durable
+
     def check_effects(self, subject: str) -> None:
         """Refuse an effect for a tool that the crew does not have."""
-        members = [*self.crew.agents, *self.crew.tasks, *([self.crew.manager_agent] if self.crew.manager_agent else [])]
+        members: list[Any] = [
+            *self.crew.agents,
+            *self.crew.tasks,
+            *([self.crew.manager_agent] if self.crew.manager_agent else []),
+        ]
         if any(getattr(member, "mcps", None) or getattr(member, "apps", None) for member in members):
             return  # their tools are known only when it runs
-        tools = {_get_tool_name(tool) for member in members for tool in getattr(member, "tools", None) or ()}
+        tools = {sanitize_tool_name(tool.name) for member in members for tool in cast("list[Any]", member.tools or ())}
         tools |= {"delegate_work_to_coworker", "ask_question_to_coworker"}
         if missing := sorted(self.effects.keys() - tools):
             raise DefinitionError(
@@ -139,12 +154,6 @@ class DurableCrew:
             raise _get_own_error(failed) from None
         self.crew.usage_metrics = result.token_usage
         return result
-
-
-def _get_tool_name(tool: Any) -> str:
-    from crewai.utilities.string_utils import sanitize_tool_name
-
-    return sanitize_tool_name(tool.name)
 
 
 def _check_arguments(durable: DurableCrew, method: str, arguments: Mapping[str, Any]) -> None:
@@ -210,7 +219,7 @@ def replace_methods() -> None:
 
 def _get_workflow(crew: Crew) -> Workflow[..., CrewOutput]:
     """The program of a durable crew, for ``holdfast worker app:crew`` and for starting runs with options."""
-    if (durable := _durable_crews.get(id(crew))) is None:
+    if (durable := _find_durable(crew)) is None:
         raise AttributeError("holdfast_workflow")
     return durable.workflow
 
@@ -219,7 +228,7 @@ def _wrap_sync(name: str, original: Method) -> Method:
     signature = inspect.signature(original)
 
     def kickoff(crew: Crew, *args: Any, **kwargs: Any) -> Any:
-        durable = _durable_crews.get(id(crew))
+        durable = _find_durable(crew)
         program = find_program()
         if program is not None:
             if events._get_running_loop() is program.run.loop:
@@ -243,7 +252,7 @@ def _wrap_async(name: str, original: Method) -> Method:
     signature = inspect.signature(original)
 
     async def kickoff(crew: Crew, *args: Any, **kwargs: Any) -> Any:
-        durable = _durable_crews.get(id(crew))
+        durable = _find_durable(crew)
         program = find_program()
         if program is not None:
             with _in_program(crew, durable, name):

@@ -47,8 +47,8 @@ def durable(
     if not isinstance(crew, Crew):  # pyright: ignore[reportUnnecessaryIsInstance]
         given: Any = crew
         raise UsageError(
-            f"durable() takes a Crew of CrewAI, not an object of type {type(given).__name__}. Flows, agents, and models "
-            "need no durable(): call them in a @program, where their calls are recorded"
+            f"durable() takes a Crew of CrewAI, not an object of type {type(given).__name__}. Flows, agents, and "
+            "models need no durable(): call them in a @program, where their calls are recorded"
         )
     make_durable_crew(crew, effects or {}, name, id, queue, timeout, tags, budget)
     return crew

@@ -21,7 +21,7 @@ from kill_kit import App, check_kill, choose_kills, make_reference  # noqa: E402
 MODULES = {
     "langgraph": "langgraph",
     "openai_agents": "agents.run",
-    "crewai": "crewai",
+    "crewai": "crewai_core",  # its package `crewai` has the name of the folder here, which is importable
     "google_adk": "google.adk",
     "claude_agent": "claude_agent_sdk",
     "fastapi": "fastapi",

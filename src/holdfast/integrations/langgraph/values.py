@@ -3,7 +3,7 @@
 A value is recorded by its own type. Plain data is recorded as it is, so that people can read it. Objects are recorded
 with the name of their class and the values of their fields::
 
-    {"$object": "langchain_core.messages.tool:ToolMessage", "fields": {"content": "sunny", "tool_call_id": "c1"}}
+    {"python_class": "langchain_core.messages.tool:ToolMessage", "fields": {"content": "sunny", "tool_call_id": "c1"}}
 
 Reading a record never imports a module, never unpickles, and never calls an ``__init__``: a class must be loaded, and
 be a pydantic model, a dataclass, a named tuple, or an enumeration.
@@ -14,9 +14,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
 from enum import Enum
 from typing import Any, cast
+from uuid import UUID
 
 from langgraph.types import Send
 from pydantic import BaseModel
@@ -25,7 +28,7 @@ from holdfast.codec import ValueCodec, codec_for
 from holdfast.codec.formatting import capitalize_first
 from holdfast.errors import HoldfastError, UnreadableRecord, UnrecordableValue
 
-_OBJECT, _FIELDS = "$object", "fields"
+_OBJECT, _FIELDS = "python_class", "fields"
 _PLAIN_DICT = "builtins:dict"
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
 _DATA_CODEC = codec_for(Any)
@@ -179,3 +182,25 @@ def _build_collection(kind: Any, items: Any) -> Any:
     built = kind.__new__(kind)
     (built.update if isinstance(built, dict) else built.extend)(items)
     return built
+
+
+def to_json_data(value: Any) -> Any:
+    """An argument or a setting as JSON data that identifies it, without addresses of objects in memory."""
+    if type(value) in _PLAIN_TYPES or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): to_json_data(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple | deque):
+        return [to_json_data(item) for item in cast("Sequence[Any]", value)]
+    if isinstance(value, set | frozenset):
+        return sorted(str(to_json_data(item)) for item in cast("set[Any]", value))
+    if isinstance(value, BaseModel):
+        return {name: to_json_data(item) for name, item in cast("dict[str, Any]", _get_fields(value)).items() if name != "id"}
+    if isinstance(value, type) and issubclass(value, BaseModel):
+        return value.model_json_schema()
+    if isinstance(value, date | time | timedelta | UUID | Decimal):
+        return str(value)
+    if not isinstance(value, type) and (fields := _get_fields(value)) is not None:
+        return to_json_data(fields)
+    named: Any = value if isinstance(value, type) or callable(value) else type(value)
+    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', type(value).__qualname__)}"

@@ -1,0 +1,119 @@
+"""What belongs to one call of a durable graph, for the code that runs below it.
+
+**Attempts.** A node or a tool that calls ``interrupt`` starts again from its beginning when the answer is there: this
+is how the library works. What it has done before is not done again: an ``Attempt`` keeps the outcomes of the model
+calls, tools, and tasks in it, and returns them to the same calls of the next attempt.
+
+**Message ids.** The library gives every message a random id, by which nodes replace and remove messages. After a crash
+a message must have the same id again, because a recorded update of a node may name it. So below a durable graph these
+ids come from a generator with a seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from holdfast.codec import compute_content_digest
+from holdfast.core.states import Effect
+
+T = TypeVar("T")
+
+
+class MessageIds:
+    """The ids of the messages that one graph or node adds."""
+
+    def __init__(self, seed: str) -> None:
+        self.seed = seed
+        self._random = random.Random(seed)
+
+    def make(self) -> uuid.UUID:
+        """The next id."""
+        return uuid.UUID(int=self._random.getrandbits(128), version=4)
+
+
+class Attempt:
+    """The outcomes of the calls that a node or a tool makes, for its next attempt."""
+
+    def __init__(self) -> None:
+        self._outcomes: defaultdict[object, list[Any]] = defaultdict(list)
+        self._used: Counter[object] = Counter()
+        self._lock = threading.Lock()  # a node may make calls in several threads
+
+    def start_again(self) -> None:
+        """The next attempt begins."""
+        self._used.clear()
+
+    def find(self, key: object) -> list[Any]:
+        """A list with the outcome of this call, if an earlier attempt made it; else the list to append it to."""
+        with self._lock:
+            number = self._used[key]
+            self._used[key] += 1
+            outcomes = self._outcomes[key]
+            if number == len(outcomes):
+                outcomes.append([])
+            return outcomes[number]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphContext:
+    """The durable graph that code runs below."""
+
+    effects: Mapping[str, Effect]
+    """The effects of tools, nodes, and tasks, by their names."""
+    message_ids: MessageIds
+    attempt: Attempt = field(default_factory=Attempt)
+
+    def get_effect(self, name: str) -> Effect:
+        """The effect of a tool, node, or task."""
+        return self.effects.get(name, Effect.IDEMPOTENT)
+
+    def enter(self, *identity: object) -> GraphContext:
+        """The context of a node, task, or tool in it."""
+        seed = compute_content_digest(self.message_ids.seed, *identity)
+        return GraphContext(self.effects, MessageIds(seed), Attempt())
+
+    @contextlib.contextmanager
+    def active(self) -> Generator[None]:
+        """The block whose code is below the graph."""
+        token = current_graph.set(self)
+        try:
+            yield
+        finally:
+            current_graph.reset(token)
+
+    async def once_per_attempts(self, key: object, call: Callable[[], Awaitable[T]]) -> T:
+        """The outcome of a call, also if an earlier attempt made it."""
+        outcome = self.attempt.find(key)
+        if not outcome:
+            outcome.append(await call())
+        return outcome[0]
+
+    def once_per_attempts_sync(self, key: object, call: Callable[[], T]) -> T:
+        """The same for code that is not async."""
+        outcome = self.attempt.find(key)
+        if not outcome:
+            outcome.append(call())
+        return outcome[0]
+
+
+current_graph: ContextVar[GraphContext | None] = ContextVar("holdfast_langgraph", default=None)
+
+
+class SeededUuid:
+    """Takes the place of the module ``uuid`` where the library makes the ids of messages."""
+
+    def uuid4(self) -> uuid.UUID:
+        """An id of a message: below a durable graph the same one after a crash."""
+        graph = current_graph.get()
+        return uuid.uuid4() if graph is None else graph.message_ids.make()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(uuid, name)

@@ -70,15 +70,25 @@ class GraphContext:
     """The effects of tools, nodes, and tasks, by their names."""
     message_ids: MessageIds
     attempt: Attempt = field(default_factory=Attempt)
+    is_inner: bool = False
+    """Whether this is a node, task, or tool of the graph."""
+    _entered: Counter[str] = field(default_factory=Counter[str])
 
     def get_effect(self, name: str) -> Effect:
         """The effect of a tool, node, or task."""
         return self.effects.get(name, Effect.IDEMPOTENT)
 
+    @property
+    def seed(self) -> str:
+        """Identifies the durable call, or the node or tool in it."""
+        return self.message_ids.seed
+
     def enter(self, *identity: object) -> GraphContext:
-        """The context of a node, task, or tool in it."""
-        seed = compute_content_digest(self.message_ids.seed, *identity)
-        return GraphContext(self.effects, MessageIds(seed), Attempt())
+        """The context of a node, task, or tool in it. The same one may be called several times."""
+        digest = compute_content_digest(*identity)
+        self._entered[digest] += 1
+        seed = compute_content_digest(self.seed, digest, self._entered[digest])
+        return GraphContext(self.effects, MessageIds(seed), is_inner=True)
 
     @contextlib.contextmanager
     def active(self) -> Generator[None]:

@@ -22,7 +22,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel._algo import Call
 from langgraph.types import Command, PregelExecutableTask
 
-from holdfast.codec import ValueCodec
+from holdfast.codec import ValueCodec, compute_content_digest
 from holdfast.engine.in_place_call import NotRecorded
 from holdfast.integrations.langgraph.graph_context import GraphContext, current_graph
 from holdfast.integrations.langgraph.interrupts import InterruptScope, answer_interrupts, answer_interrupts_sync
@@ -78,10 +78,13 @@ class _TaskCall:
     def __init__(self, task: PregelExecutableTask, graph: GraphContext, configurable: dict[str, Any] | None) -> None:
         self.task = task
         self.graph = graph
-        self.arguments = _describe_task(task)
-        identity = [self.arguments, len(task.path) > 1 and isinstance(task.path[-1], Call)]
+        self.arguments, is_call = _describe_task(task)
+        identity: list[Any] = [self.arguments]
+        if not is_call:
+            # Nodes of one superstep differ by their names, but several graphs may run at the same time.
+            identity.append(to_json_data(task.input) if graph.is_inner else graph.seed)
         self.inner = graph.enter(task.name, identity)
-        self.key = ("node", task.name, repr(identity))
+        self.key = ("task", task.name, compute_content_digest(identity))
         self._configurable = configurable or {}
         self.scope = InterruptScope(task.config, self.inner.attempt)
         self.record_options: dict[str, Any] = {
@@ -112,17 +115,18 @@ class _TaskCall:
         return next((value for channel, value in outcome.writes if channel == RETURN), None)
 
 
-def _describe_task(task: PregelExecutableTask) -> dict[str, Any]:
-    """What tells a task from others of its graph: the superstep of a node, or the arguments of a called task."""
+def _describe_task(task: PregelExecutableTask) -> tuple[dict[str, Any], bool]:
+    """What tells a task from others of its graph: its arguments if code has called it, else its superstep."""
     last = task.path[-1] if task.path else None
     if isinstance(last, Call):
         args, kwargs = last.input
-        return {"args": [to_json_data(value) for value in args], **{key: to_json_data(value) for key, value in kwargs.items()}}
+        described = {str(index): to_json_data(value) for index, value in enumerate(args)}
+        return described | {key: to_json_data(value) for key, value in kwargs.items()}, True
     scratchpad = task.config[CONF].get(CONFIG_KEY_SCRATCHPAD)
-    described: dict[str, Any] = {"superstep": getattr(scratchpad, "step", 0)}
+    described = {"superstep": getattr(scratchpad, "step", 0)}
     if task.path and task.path[0] == PUSH:
         described["number"] = task.path[1]
-    return described
+    return described, False
 
 
 def _is_step(task: PregelExecutableTask) -> bool:

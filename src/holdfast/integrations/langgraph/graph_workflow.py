@@ -28,6 +28,7 @@ from holdfast.core.execution import get_current_execution
 from holdfast.engine.program_context import find_program
 from holdfast.errors import HoldfastError, RunFailed, UsageError
 from holdfast.integrations.langgraph.values import from_data, to_data
+from holdfast.sync_methods import run_sync
 
 if TYPE_CHECKING:
     from holdfast.integrations.langgraph.durable_graph import DurableGraph
@@ -85,8 +86,6 @@ class GraphWorkflow(Workflow[..., Any]):
 
     def call_sync(self, call: GraphCall) -> Any:
         """The same for code that is not async."""
-        from holdfast.authoring.runtime import run_sync
-
         return run_sync(self.call(call))
 
     async def follow(self, call: GraphCall) -> AsyncGenerator[Any]:

@@ -1,0 +1,29 @@
+"""An agent of ``create_agent``, killed everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kill_kit import App
+
+
+def call(tool: str, query: str) -> dict[str, Any]:
+    return {"tool": tool, "arguments": {"query": query}}
+
+
+SCRIPTS = {
+    "trip": [
+        {"text": "I look.", "calls": [call("search", "Oslo"), call("search", "Rome")]},
+        {"calls": [call("charge", "card"), call("search", "Bergen")]},
+        {"text": "All is booked."},
+        {"text": "All is booked, I said."},
+    ]
+}
+
+
+@pytest.mark.parametrize("kind", ["program", "own", "sync", "stream"])
+def test_a_killed_agent_repeats_no_call(kind: str, check_kills):
+    app = App(Path(__file__).with_name("agent_app.py"), SCRIPTS, once={"charge"}, arguments=[kind])
+    check_kills(app)

@@ -142,7 +142,7 @@ async def answer_approvals(value: Any) -> None:
     """Approve of every question, as a person would do."""
     async with Client() as client:
         while True:
-            for approval in await client.approvals.list():
+            for approval in await client.approvals():
                 await client.approve(approval.id, value)
             await asyncio.sleep(0.01)
 

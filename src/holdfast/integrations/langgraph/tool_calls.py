@@ -8,11 +8,13 @@ tools of the same node continue.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
+from langgraph._internal._config import patch_configurable
+from langgraph._internal._constants import CONF, CONFIG_KEY_SEND, RESUME
 
 from holdfast.codec import ValueCodec
 from holdfast.errors import StepOutcomeUnknown
@@ -23,8 +25,20 @@ from holdfast.integrations.tool_call import describe_failure, record_tool_call, 
 
 
 
-class ToolResultCodec(ValueCodec):
-    """What a tool returns to the model. A simple message is recorded as its content, for people to read."""
+_RESULT, _WRITES = "tool_result", "channel_writes"
+
+
+class _Outcome(NamedTuple):
+    """What a tool has done."""
+
+    result: Any
+    """What it returns to the model."""
+    writes: list[tuple[str, Any]]
+    """What it has written to the state of its graph by other means, as the files of deepagents are."""
+
+
+class ToolOutcomeCodec(ValueCodec):
+    """Outcomes to bytes and back. A simple message is recorded as its content, for people to read."""
 
     __slots__ = ("_call_id", "_name")
 
@@ -35,7 +49,11 @@ class ToolResultCodec(ValueCodec):
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the value decoded from them."""
-        data, recorded = VALUE_CODEC.round_trip(value.content if self._is_simple(value) else value, subject)
+        result, writes = cast(_Outcome, value)
+        simplified = result.content if self._is_simple(result) else result
+        if writes:
+            simplified = {_RESULT: simplified, _WRITES: writes}
+        data, recorded = VALUE_CODEC.round_trip(simplified, subject)
         return data, self._restore(recorded)
 
     def decode(self, data: bytes, subject: str) -> object:
@@ -55,11 +73,13 @@ class ToolResultCodec(ValueCodec):
             and isinstance(value.content, str)
         )
 
-    def _restore(self, recorded: Any) -> Any:
-        """With a call id, only the content of a simple message is a text."""
-        if isinstance(recorded, str) and self._call_id:
-            return ToolMessage(recorded, name=self._name, tool_call_id=self._call_id)
-        return recorded
+    def _restore(self, recorded: Any) -> _Outcome:
+        writes: list[tuple[str, Any]] = []
+        if isinstance(recorded, dict) and recorded.keys() == {_RESULT, _WRITES}:  # pyright: ignore[reportUnknownMemberType]
+            recorded, writes = recorded[_RESULT], recorded[_WRITES]
+        if isinstance(recorded, str) and self._call_id:  # with a call id, other results are no texts
+            recorded = ToolMessage(recorded, name=self._name, tool_call_id=self._call_id)
+        return _Outcome(recorded, writes)
 
 
 class _Call:
@@ -77,22 +97,44 @@ class _Call:
         self.record_options: dict[str, Any] = {
             "call_id": self.call_id,
             "effect": graph.get_effect(self.name),
-            "codec": ToolResultCodec(self.name, self.call_id),
+            "codec": ToolOutcomeCodec(self.name, self.call_id),
             "identity": self.identity,
         }
         self.scope = InterruptScope(options.get("config"), self.inner.attempt, is_isolated=True)
+        self._send = (options.get("config") or {}).get(CONF, {}).get(CONFIG_KEY_SEND)
+        self._writes: list[tuple[str, Any]] | None = None
+        """``None``: the tool was not executed."""
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of the next attempt."""
-        return {**self._options, "config": self.scope.patch(self._options.get("config"))}
+        self._writes = []
+        config = self.scope.patch(self._options.get("config"))
+        if self._send is not None:
+            config = patch_configurable(config, {CONFIG_KEY_SEND: self._note_and_send})
+        return {**self._options, "config": config}
 
-    def describe(self, unknown: StepOutcomeUnknown) -> ToolMessage:
+    def _note_and_send(self, writes: Sequence[tuple[str, Any]]) -> None:
+        if self._writes is not None:
+            self._writes += [(channel, value) for channel, value in writes if channel != RESUME]
+        self._send(writes)
+
+    def make_outcome(self, result: Any) -> _Outcome:
+        """The outcome of the tool, which has returned this."""
+        return _Outcome(result, self._writes or [])
+
+    def apply(self, outcome: _Outcome) -> Any:
+        """Let the graph have this outcome. Returns the result."""
+        if self._writes is None and outcome.writes:
+            self._send(outcome.writes)
+        return outcome.result
+
+    def describe(self, unknown: StepOutcomeUnknown) -> _Outcome:
         """The result of a ``once`` tool whose outcome is unknown, for the model."""
         if not self.call_id:
             raise unknown
         text = describe_failure(unknown, self.name)
-        return ToolMessage(text, name=self.name, tool_call_id=self.call_id, status="error")
+        return _Outcome(ToolMessage(text, name=self.name, tool_call_id=self.call_id, status="error"), [])
 
 
 def _get_arguments(tool: BaseTool, tool_input: Any) -> dict[str, Any]:
@@ -110,19 +152,20 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, tool_input, *args, **options)
         call = _Call(self, graph, tool_input, options)
 
-        def execute() -> Any:
+        def execute() -> _Outcome:
             with call.inner.active():
-                return answer_interrupts_sync(
+                result = answer_interrupts_sync(
                     call.scope, lambda: original(self, tool_input, *args, **call.options)
                 )
+            return call.make_outcome(result)
 
-        def record() -> Any:
+        def record() -> _Outcome:
             try:
                 return record_tool_call_sync(call.name, call.arguments, execute, **call.record_options)
             except StepOutcomeUnknown as unknown:
                 return call.describe(unknown)
 
-        return graph.once_per_attempts_sync(call.key, record)
+        return call.apply(graph.once_per_attempts_sync(call.key, record))
 
     return run
 
@@ -134,19 +177,20 @@ def _wrap_arun(original: Callable[..., Any]) -> Callable[..., Any]:
             return await original(self, tool_input, *args, **options)
         call = _Call(self, graph, tool_input, options)
 
-        async def execute() -> Any:
+        async def execute() -> _Outcome:
             with call.inner.active():
-                return await answer_interrupts(
+                result = await answer_interrupts(
                     call.scope, lambda: original(self, tool_input, *args, **call.options)
                 )
+            return call.make_outcome(result)
 
-        async def record() -> Any:
+        async def record() -> _Outcome:
             try:
                 return await record_tool_call(call.name, call.arguments, execute, **call.record_options)
             except StepOutcomeUnknown as unknown:
                 return call.describe(unknown)
 
-        return await graph.once_per_attempts(call.key, record)
+        return call.apply(await graph.once_per_attempts(call.key, record))
 
     return arun
 

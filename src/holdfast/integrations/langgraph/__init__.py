@@ -12,10 +12,7 @@ These places are wrapped when this package is imported. The wrappers do nothing 
 graph.
 """
 
-from langgraph.graph import message as _message
-
 from holdfast.integrations.langgraph.durable_graph import DurableGraph, durable
-from holdfast.integrations.langgraph.graph_context import SeededUuid
 from holdfast.integrations.langgraph.model_calls import wrap_models
 from holdfast.integrations.langgraph.node_calls import wrap_tasks
 from holdfast.integrations.langgraph.tool_calls import wrap_tools
@@ -23,6 +20,5 @@ from holdfast.integrations.langgraph.tool_calls import wrap_tools
 wrap_models()
 wrap_tasks()
 wrap_tools()
-_message.uuid = SeededUuid()  # type: ignore[attr-defined]
 
 __all__ = ["DurableGraph", "durable"]

@@ -16,7 +16,7 @@ from holdfast.core.execution import get_current_execution
 from holdfast.core.states import Effect
 from holdfast.engine.program_context import ProgramContext, find_program
 from holdfast.errors import DefinitionError, UsageError
-from holdfast.integrations.langgraph.graph_context import GraphContext, MessageIds, current_graph
+from holdfast.integrations.langgraph.graph_context import GraphContext, MessageIds, current_graph, seed_ids
 from holdfast.integrations.langgraph.graph_workflow import GraphCall, GraphWorkflow
 from holdfast.integrations.langgraph.values import to_json_data
 
@@ -63,6 +63,7 @@ class DurableGraph(Runnable[Any, Any]):
         self.name = name or self.graph.get_name()
         self.effects = {tool: _parse_effect(tool, effect) for tool, effect in effects.items()}
         self._workflow = workflow
+        seed_ids()
         if name is not None or self.name != _DEFAULT_NAME:
             self.holdfast_workflow  # noqa: B018  # registers it, for workers
 

@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import threading
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+from langchain_core.messages import BaseMessage
+from langgraph.types import Command
 
 from holdfast.codec import compute_content_digest
 from holdfast.core.states import Effect
@@ -117,13 +121,63 @@ class GraphContext:
 current_graph: ContextVar[GraphContext | None] = ContextVar("holdfast_langgraph", default=None)
 
 
+def add_message_ids(graph: GraphContext, value: Any) -> None:
+    """Give the messages in the result of a node or tool their ids, before the library does so at random."""
+    _add_message_ids(MessageIds(f"{graph.seed} result"), value)
+
+
+def _add_message_ids(ids: MessageIds, value: Any) -> None:
+    if isinstance(value, BaseMessage):
+        if value.id is None:
+            value.id = str(ids.make())
+    elif isinstance(value, list | tuple):
+        for item in cast("list[Any]", value):
+            _add_message_ids(ids, item)
+    elif isinstance(value, dict):
+        for item in cast("dict[Any, Any]", value).values():
+            _add_message_ids(ids, item)
+    elif isinstance(value, Command):
+        _add_message_ids(ids, cast("Command[Any]", value).update)
+
+
+# The ids that the libraries make
+
+
+def make_uuid4() -> uuid.UUID:
+    """A random id: below a durable graph the same one after a crash."""
+    graph = current_graph.get()
+    return uuid.uuid4() if graph is None else graph.message_ids.make()
+
+
 class SeededUuid:
-    """Takes the place of the module ``uuid`` where the library makes the ids of messages."""
+    """Takes the place of the module ``uuid`` where a library makes ids that requests and updates contain."""
 
     def uuid4(self) -> uuid.UUID:
-        """An id of a message: below a durable graph the same one after a crash."""
-        graph = current_graph.get()
-        return uuid.uuid4() if graph is None else graph.message_ids.make()
+        """See ``make_uuid4``."""
+        return make_uuid4()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(uuid, name)
+
+
+_MODULES_WITH_IDS = (
+    "langgraph.graph.message",
+    "langgraph.pregel._messages",
+    "langchain.agents.middleware.summarization",
+    "deepagents.middleware.filesystem",
+    "deepagents.middleware.rubric",
+    "deepagents.middleware.summarization",
+    "deepagents.middleware._message_eviction",
+    "deepagents.middleware._overflow_clip",
+)
+_seeded_uuid = SeededUuid()
+
+
+def seed_ids() -> None:
+    """Let the modules that are loaded make seeded ids below durable graphs."""
+    for name in _MODULES_WITH_IDS:
+        names = vars(sys.modules[name]) if name in sys.modules else {}
+        if names.get("uuid") is uuid:
+            names["uuid"] = _seeded_uuid
+        if names.get("uuid4") is uuid.uuid4:
+            names["uuid4"] = make_uuid4

@@ -24,7 +24,7 @@ from langgraph.types import Command, PregelExecutableTask
 
 from holdfast.codec import ValueCodec, compute_content_digest
 from holdfast.engine.in_place_call import NotRecorded
-from holdfast.integrations.langgraph.graph_context import GraphContext, current_graph
+from holdfast.integrations.langgraph.graph_context import GraphContext, add_message_ids, current_graph
 from holdfast.integrations.langgraph.interrupts import InterruptScope, answer_interrupts, answer_interrupts_sync
 from holdfast.integrations.langgraph.values import VALUE_CODEC, to_json_data
 from holdfast.integrations.tool_call import record_tool_call, record_tool_call_sync
@@ -161,7 +161,9 @@ def _wrap_sync(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def execute() -> Any:
             with call.inner.active():
-                return answer_interrupts_sync(call.scope, lambda: original(task, retry_policy, call.configurable))
+                result = answer_interrupts_sync(call.scope, lambda: original(task, retry_policy, call.configurable))
+            add_message_ids(call.inner, list(task.writes))
+            return result
 
         if not _is_step(task):
             return execute()
@@ -197,9 +199,11 @@ def _wrap_async(original: Callable[..., Any]) -> Callable[..., Any]:
 
         async def execute() -> Any:
             with call.inner.active():
-                return await answer_interrupts(
+                result = await answer_interrupts(
                     call.scope, lambda: original(task, retry_policy, stream, call.configurable)
                 )
+            add_message_ids(call.inner, list(task.writes))
+            return result
 
         if not _is_step(task):
             return await execute()

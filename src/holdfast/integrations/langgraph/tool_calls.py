@@ -18,7 +18,7 @@ from langgraph._internal._constants import CONF, CONFIG_KEY_SEND, RESUME
 
 from holdfast.codec import ValueCodec
 from holdfast.errors import StepOutcomeUnknown
-from holdfast.integrations.langgraph.graph_context import GraphContext, current_graph
+from holdfast.integrations.langgraph.graph_context import GraphContext, add_message_ids, current_graph
 from holdfast.integrations.langgraph.interrupts import InterruptScope, answer_interrupts, answer_interrupts_sync
 from holdfast.integrations.langgraph.values import VALUE_CODEC, to_json_data
 from holdfast.integrations.tool_call import describe_failure, record_tool_call, record_tool_call_sync
@@ -127,6 +127,7 @@ class _Call:
         """Let the graph have this outcome. Returns the result."""
         if self._writes is None and outcome.writes:
             self._send(outcome.writes)
+        add_message_ids(self.inner, outcome.result)
         return outcome.result
 
     def describe(self, unknown: StepOutcomeUnknown) -> _Outcome:

@@ -48,18 +48,22 @@ async def count_steps(run_id: str) -> Counter[str]:
     return Counter(entry.name for entry in report.journal if entry.kind == "step")
 
 
-async def answer_next(*answers: Any) -> list[Any]:
-    """Answer the next approvals in this order, and return them. An exception's text is the reason of a denial."""
-    seen: list[Any] = []
+async def answer_approvals(*answers: Any) -> list[Any]:
+    """Answer that many approvals, and return them. An answer may be a function of the approval.
+
+    A ``dict`` edits the arguments of a tool call; an exception's text is the reason of a denial.
+    """
+    seen: dict[str, Any] = {}
     async with Client() as client:
         for answer in answers:
-            while not (waiting := await client.approvals()):
+            while not (new := [one for one in await client.approvals() if one.id not in seen]):
                 await asyncio.sleep(0.01)
-            seen.append(waiting[0])
-            if isinstance(answer, Exception):
-                await client.deny(waiting[0].id, reason=str(answer))
-            elif isinstance(answer, dict) and waiting[0].tool:
-                await client.approve(waiting[0].id, arguments=answer)
+            approval = seen[new[0].id] = new[0]
+            given = answer(approval) if callable(answer) else answer
+            if isinstance(given, Exception):
+                await client.deny(approval.id, reason=str(given))
+            elif isinstance(given, dict) and approval.tool:
+                await client.approve(approval.id, arguments=given)
             else:
-                await client.approve(waiting[0].id, answer)
-    return seen
+                await client.approve(approval.id, given)
+    return list(seen.values())

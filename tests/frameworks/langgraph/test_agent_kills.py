@@ -13,6 +13,7 @@ def call(tool: str, query: str) -> dict[str, Any]:
     return {"tool": tool, "arguments": {"query": query}}
 
 
+pytestmark = pytest.mark.timeout(1800)  # for many kills
 SCRIPTS = {
     "trip": [
         {"text": "I look.", "calls": [call("search", "Oslo"), call("search", "Rome")]},

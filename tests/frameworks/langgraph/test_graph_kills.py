@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from kill_kit import App
 
+pytestmark = pytest.mark.timeout(1800)  # for many kills
 SCRIPTS = {
     "read": [{"text": "It says a lot."}],
     "judge": [{"text": "Good."}],

@@ -40,8 +40,17 @@ def durable(graph: Any, *, name: str | None = None, effects: Mapping[str, Effect
     return DurableGraph(graph, name=name, effects=effects or {})
 
 
+def _delegate(name: str) -> Any:
+    """An attribute of the graph in place of the one that every runnable has."""
+    return property(lambda durable: getattr(durable.graph, name))
+
+
 class DurableGraph(Runnable[Any, Any]):
     """A graph whose calls are recorded. Its other methods and attributes are those of the graph."""
+
+    get_graph, InputType, OutputType = _delegate("get_graph"), _delegate("InputType"), _delegate("OutputType")
+    get_input_schema, get_output_schema = _delegate("get_input_schema"), _delegate("get_output_schema")
+    config_schema = _delegate("config_schema")
 
     def __init__(
         self,
@@ -94,7 +103,7 @@ class DurableGraph(Runnable[Any, Any]):
         """Call the graph, and return its final state."""
         _check_call(self.name, input, kwargs)
         if (program := self._find_program()) is None:
-            return await self.holdfast_workflow.call(GraphCall("ainvoke", input, config, kwargs))
+            return await self.holdfast_workflow.call(GraphCall(input, config, kwargs))
         with self.make_context(program, input).active():
             return await self.graph.ainvoke(input, _drop_run_id(config), **kwargs)
 
@@ -102,7 +111,7 @@ class DurableGraph(Runnable[Any, Any]):
         """The same for code that is not async."""
         _check_call(self.name, input, kwargs)
         if (program := self._find_program()) is None:
-            return self.holdfast_workflow.call_sync(GraphCall("invoke", input, config, kwargs))
+            return self.holdfast_workflow.call_sync(GraphCall(input, config, kwargs, is_sync=True))
         with self.make_context(program, input).active():
             return self.graph.invoke(input, _drop_run_id(config), **kwargs)
 
@@ -110,7 +119,7 @@ class DurableGraph(Runnable[Any, Any]):
         """Call the graph, and iterate over what it streams."""
         _check_call(self.name, input, kwargs)
         if (program := self._find_program()) is None:
-            call = GraphCall("astream", input, config, kwargs)
+            call = GraphCall(input, config, kwargs)
             async with aclosing(self.holdfast_workflow.follow(call)) as chunks:
                 async for chunk in chunks:
                     yield chunk
@@ -123,7 +132,7 @@ class DurableGraph(Runnable[Any, Any]):
         """The same for code that is not async."""
         _check_call(self.name, input, kwargs)
         if (program := self._find_program()) is None:
-            with closing(self.holdfast_workflow.follow_sync(GraphCall("stream", input, config, kwargs))) as chunks:
+            with closing(self.holdfast_workflow.follow_sync(GraphCall(input, config, kwargs, is_sync=True))) as chunks:
                 yield from chunks
             return
         context = self.make_context(program, input)

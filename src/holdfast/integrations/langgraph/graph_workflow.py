@@ -13,8 +13,8 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 RUN_ID = "run_id"
 _RECORDED_CONFIG = ("configurable", "tags", "metadata", "recursion_limit", "max_concurrency", "run_name")
+_STREAM_OPTIONS = ("stream_mode", "subgraphs", "version", "print_mode", "debug")
 _END = object()
 
 
@@ -42,12 +43,18 @@ _END = object()
 class GraphCall:
     """One call of a durable graph outside of programs."""
 
-    method: str
     input: Any
     config: RunnableConfig | None
     options: Mapping[str, Any]
+    is_sync: bool = False
+    """Whether the graph's sync methods are called: its nodes may have no async form."""
     publish: Callable[[Any], None] | None = None
     """Passes a chunk on to a caller that streams."""
+
+    def list_recorded_options(self) -> dict[str, Any]:
+        """The options that belong to the run. How a caller watches it does not."""
+        left_out = () if self.publish is None else _STREAM_OPTIONS
+        return {key: value for key, value in self.options.items() if value is not None and key not in left_out}
 
     @property
     def run_id(self) -> str | None:
@@ -64,8 +71,8 @@ class GraphWorkflow(Workflow[..., Any]):
         self._live_calls: dict[str, GraphCall] = {}
         """The calls whose runs are about to begin in this process."""
 
-        async def run(input: Any = None, config: Any = None, options: Any = None, method: str = "ainvoke") -> Any:
-            return await self._run(input, config, options, method)
+        async def run(input: Any = None, config: Any = None, options: Any = None, is_sync: bool = False) -> Any:
+            return await self._run(input, config, options, is_sync)
 
         packages = (holdfast, langgraph.pregel)
         skipped_paths = (os.path.dirname(cast(str, package.__file__)) + os.sep for package in packages)
@@ -101,7 +108,7 @@ class GraphWorkflow(Workflow[..., Any]):
         def publish(chunk: Any) -> None:
             loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 
-        task = asyncio.create_task(self.call(_with_publish(call, publish)))
+        task = asyncio.create_task(self.call(replace(call, publish=publish)))
         task.add_done_callback(lambda _: publish(_END))
         count = 0
         try:
@@ -121,7 +128,7 @@ class GraphWorkflow(Workflow[..., Any]):
 
         def execute() -> None:
             try:
-                outcome.append((self.call_sync(_with_publish(call, chunks.put)), None))
+                outcome.append((self.call_sync(replace(call, publish=chunks.put)), None))
             except BaseException as error:
                 outcome.append((None, error))
             chunks.put(_END)
@@ -163,10 +170,10 @@ class GraphWorkflow(Workflow[..., Any]):
         config = {key: value for key, value in config.items() if value}
         if config:
             inputs["config"] = to_data(config, subject)
-        if options := {key: value for key, value in call.options.items() if value is not None}:
+        if options := call.list_recorded_options():
             inputs["options"] = to_data(options, subject)
-        if call.method != "ainvoke":
-            inputs["method"] = call.method
+        if call.is_sync:
+            inputs["is_sync"] = True
         return PreparedStart((), inputs, partial(self._bind, call), self._unbind)
 
     def _bind(self, call: GraphCall, run_id: str) -> None:
@@ -177,44 +184,45 @@ class GraphWorkflow(Workflow[..., Any]):
 
     # The run
 
-    async def _run(self, input: Any, config: Any, options: Any, method: str) -> Any:
+    async def _run(self, input: Any, config: Any, options: Any, is_sync: bool) -> Any:
         program = find_program()
         assert program is not None
         subject = f"the input of graph {self.name!r}"
-        given, settings = from_data(input, subject), from_data(options or {}, subject)
-        configured: Any = from_data(config or {}, subject)
+        settings: dict[str, Any] = from_data(options or {}, subject)
+        given, configured = from_data(input, subject), from_data(config or {}, subject)
         live = self._live_calls.pop(program.run.execution.run_id, None)
         if live is not None and (callbacks := (live.config or {}).get("callbacks")):
             configured["callbacks"] = callbacks
-        publish = (None if live is None else live.publish) or _ignore
         durable = self._durable
-        if method == "ainvoke":
-            result = await durable.ainvoke(given, configured, **settings)
-        elif method == "invoke":
+        if live is not None and live.publish is not None:
+            modes = _get_modes(durable, live.options)
+            settings |= {key: live.options[key] for key in _STREAM_OPTIONS if key in live.options}
+            settings["stream_mode"] = modes.internal
+            if is_sync:
+                chunks = partial(durable.stream, given, configured, **settings)
+                result = await asyncio.to_thread(lambda: _publish_sync(chunks(), modes, live.publish))
+            else:
+                result = await _publish(durable.astream(given, configured, **settings), modes, live.publish)
+        elif is_sync:
             result = await asyncio.to_thread(durable.invoke, given, configured, **settings)
-        elif method == "astream":
-            result = await self._stream(partial(durable.astream, given, configured), settings, publish)
         else:
-            result = await asyncio.to_thread(
-                self._stream_sync, partial(durable.stream, given, configured), settings, publish
-            )
+            result = await durable.ainvoke(given, configured, **settings)
         return to_data(result, f"the result of graph {self.name!r}")
 
-    async def _stream(
-        self, open_stream: Callable[..., AsyncIterator[Any]], options: dict[str, Any], publish: Callable[[Any], None]
-    ) -> Any:
-        modes, state = _get_modes(self._durable, options), None
-        async for chunk in open_stream(**options | {"stream_mode": modes.internal}):
-            state = modes.pass_on(chunk, publish, state)
-        return state
 
-    def _stream_sync(
-        self, open_stream: Callable[..., Generator[Any]], options: dict[str, Any], publish: Callable[[Any], None]
-    ) -> Any:
-        modes, state = _get_modes(self._durable, options), None
-        for chunk in open_stream(**options | {"stream_mode": modes.internal}):
-            state = modes.pass_on(chunk, publish, state)
-        return state
+async def _publish(chunks: AsyncIterator[Any], modes: _Modes, publish: Any) -> Any:
+    """Pass the chunks on. Returns the final state."""
+    state: Any = None
+    async for chunk in chunks:
+        state = modes.pass_on(chunk, publish, state)
+    return state
+
+
+def _publish_sync(chunks: Iterator[Any], modes: _Modes, publish: Any) -> Any:
+    state: Any = None
+    for chunk in chunks:
+        state = modes.pass_on(chunk, publish, state)
+    return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +262,6 @@ def _get_modes(durable: DurableGraph, options: Mapping[str, Any]) -> _Modes:
     names = [given] if isinstance(given, str) else list(given)
     is_v2 = options.get("version") == "v2"
     return _Modes(names, isinstance(given, str), bool(options.get("subgraphs")), is_v2)
-
-
-def _with_publish(call: GraphCall, publish: Callable[[Any], None]) -> GraphCall:
-    return GraphCall(call.method, call.input, call.config, call.options, publish)
-
-
-def _ignore(_: Any) -> None:
-    pass
 
 
 def _get_graph_error(failed: RunFailed) -> BaseException:

@@ -16,11 +16,11 @@ import random
 import sys
 import threading
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
 from langgraph.types import Command
@@ -30,16 +30,22 @@ from holdfast.core.states import Effect
 
 T = TypeVar("T")
 
+_MAX_SEED_LENGTH = 200
+_MAX_DEPTH = 4
+"""How deep in the update of a node messages are looked for: a list of messages of a channel, or of a command."""
+
 
 class MessageIds:
     """The ids of the messages that one graph or node adds."""
 
     def __init__(self, seed: str) -> None:
         self.seed = seed
-        self._random = random.Random(seed)
+        self._random: random.Random | None = None
 
     def make(self) -> uuid.UUID:
         """The next id."""
+        if self._random is None:
+            self._random = random.Random(self.seed)
         return uuid.UUID(int=self._random.getrandbits(128), version=4)
 
 
@@ -47,23 +53,34 @@ class Attempt:
     """The outcomes of the calls that a node or a tool makes, for its next attempt."""
 
     def __init__(self) -> None:
-        self._outcomes: defaultdict[object, list[Any]] = defaultdict(list)
-        self._used: Counter[object] = Counter()
+        self._calls: list[_AttemptCall] = []
+        self._unused: list[_AttemptCall] = []
+        """The calls of earlier attempts that the current one has not made."""
         self._lock = threading.Lock()  # a node may make calls in several threads
 
     def start_again(self) -> None:
         """The next attempt begins."""
-        self._used.clear()
+        self._unused = list(self._calls)
 
-    def find(self, key: object) -> list[Any]:
+    def find(self, kind: str, content: object) -> list[Any]:
         """A list with the outcome of this call, if an earlier attempt made it; else the list to append it to."""
         with self._lock:
-            number = self._used[key]
-            self._used[key] += 1
-            outcomes = self._outcomes[key]
-            if number == len(outcomes):
-                outcomes.append([])
-            return outcomes[number]
+            for call in self._unused:
+                if call.kind == kind and call.content == content:
+                    self._unused.remove(call)
+                    return call.outcome
+            call = _AttemptCall(kind, content, [])
+            self._calls.append(call)
+            return call.outcome
+
+
+class _AttemptCall(NamedTuple):
+    """A call that an attempt has made."""
+
+    kind: str
+    content: object
+    outcome: list[Any]
+    """Empty until there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +106,11 @@ class GraphContext:
 
     def enter(self, *identity: object) -> GraphContext:
         """The context of a node, task, or tool in it. The same one may be called several times."""
-        digest = compute_content_digest(*identity)
-        self._entered[digest] += 1
-        seed = compute_content_digest(self.seed, digest, self._entered[digest])
+        described = repr(identity)
+        self._entered[described] += 1
+        seed = f"{self.seed} {described} {self._entered[described]}"
+        if len(seed) > _MAX_SEED_LENGTH:
+            seed = compute_content_digest(seed)
         return GraphContext(self.effects, MessageIds(seed), is_inner=True)
 
     @contextlib.contextmanager
@@ -103,16 +122,16 @@ class GraphContext:
         finally:
             current_graph.reset(token)
 
-    async def once_per_attempts(self, key: object, call: Callable[[], Awaitable[T]]) -> T:
+    async def once_per_attempts(self, kind: str, content: object, call: Callable[[], Awaitable[T]]) -> T:
         """The outcome of a call, also if an earlier attempt made it."""
-        outcome = self.attempt.find(key)
+        outcome = self.attempt.find(kind, content)
         if not outcome:
             outcome.append(await call())
         return outcome[0]
 
-    def once_per_attempts_sync(self, key: object, call: Callable[[], T]) -> T:
+    def once_per_attempts_sync(self, kind: str, content: object, call: Callable[[], T]) -> T:
         """The same for code that is not async."""
-        outcome = self.attempt.find(key)
+        outcome = self.attempt.find(kind, content)
         if not outcome:
             outcome.append(call())
         return outcome[0]
@@ -126,18 +145,20 @@ def add_message_ids(graph: GraphContext, value: Any) -> None:
     _add_message_ids(MessageIds(f"{graph.seed} result"), value)
 
 
-def _add_message_ids(ids: MessageIds, value: Any) -> None:
+def _add_message_ids(ids: MessageIds, value: Any, depth: int = 0) -> None:
     if isinstance(value, BaseMessage):
         if value.id is None:
             value.id = str(ids.make())
+    elif depth == _MAX_DEPTH:
+        pass
     elif isinstance(value, list | tuple):
         for item in cast("list[Any]", value):
-            _add_message_ids(ids, item)
+            _add_message_ids(ids, item, depth + 1)
     elif isinstance(value, dict):
         for item in cast("dict[Any, Any]", value).values():
-            _add_message_ids(ids, item)
+            _add_message_ids(ids, item, depth + 1)
     elif isinstance(value, Command):
-        _add_message_ids(ids, cast("Command[Any]", value).update)
+        _add_message_ids(ids, cast("Command[Any]", value).update, depth + 1)
 
 
 # The ids that the libraries make

@@ -16,7 +16,6 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
-from holdfast.codec import compute_content_digest
 from holdfast.integrations.langgraph.graph_context import GraphContext, current_graph
 from holdfast.integrations.langgraph.values import from_data, to_data, to_json_data
 from holdfast.integrations.model_call import (
@@ -176,7 +175,7 @@ class _Call:
         messages, stop = given.pop("messages"), given.pop("stop", None)
         self.graph = graph
         self.input = make_model_input(model, messages, stop, given)
-        self.key = (kind, compute_content_digest(self.input.model, self.input.messages, self.input.settings))
+        self.kind = kind
         self._id = f"lc_run--{uuid.uuid4()}"
 
     def add_id(self, message: BaseMessage) -> None:
@@ -196,13 +195,13 @@ def _wrap_generate(original: Callable[..., ChatResult]) -> Callable[..., ChatRes
     def generate(self: Any, *args: Any, **options: Any) -> ChatResult:
         if (graph := current_graph.get()) is None:
             return original(self, *args, **options)
-        call = _Call(self, graph, args, options, "call")
+        call = _Call(self, graph, args, options, "model call")
 
         def execute() -> ChatResult:
             return call.add_ids(original(self, *args, **options))
 
         return graph.once_per_attempts_sync(
-            call.key, lambda: record_model_call_sync(call.input, RESULT_CODEC, execute)
+            call.kind, call.input, lambda: record_model_call_sync(call.input, RESULT_CODEC, execute)
         )
 
     return generate
@@ -213,13 +212,13 @@ def _wrap_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
     async def agenerate(self: Any, *args: Any, **options: Any) -> Any:
         if (graph := current_graph.get()) is None:
             return await original(self, *args, **options)
-        call = _Call(self, graph, args, options, "call")
+        call = _Call(self, graph, args, options, "model call")
 
         async def execute() -> ChatResult:
             return call.add_ids(await original(self, *args, **options))
 
         return await graph.once_per_attempts(
-            call.key, lambda: record_model_call(call.input, RESULT_CODEC, execute)
+            call.kind, call.input, lambda: record_model_call(call.input, RESULT_CODEC, execute)
         )
 
     return agenerate
@@ -231,14 +230,14 @@ def _wrap_stream(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterat
         if (graph := current_graph.get()) is None:
             yield from original(self, *args, **options)
             return
-        call = _Call(self, graph, args, options, "stream")
+        call = _Call(self, graph, args, options, "model stream")
 
         def execute() -> Iterator[ChatGenerationChunk]:
             for chunk in original(self, *args, **options):
                 call.add_id(chunk.message)
                 yield chunk
 
-        outcome = graph.attempt.find(call.key)
+        outcome = graph.attempt.find(call.kind, call.input)
         chunks: list[ChatGenerationChunk] = []
         for chunk in outcome[0] if outcome else record_model_stream_sync(call.input, CHUNKS_CODEC, execute):
             chunks.append(chunk)
@@ -256,14 +255,14 @@ def _wrap_astream(original: Callable[..., AsyncIterator[Any]]) -> Callable[..., 
             async for chunk in original(self, *args, **options):
                 yield chunk
             return
-        call = _Call(self, graph, args, options, "stream")
+        call = _Call(self, graph, args, options, "model stream")
 
         async def execute() -> AsyncIterator[ChatGenerationChunk]:
             async for chunk in original(self, *args, **options):
                 call.add_id(chunk.message)
                 yield chunk
 
-        outcome = graph.attempt.find(call.key)
+        outcome = graph.attempt.find(call.kind, call.input)
         if outcome:
             for chunk in outcome[0]:
                 yield _copy(chunk)

@@ -22,7 +22,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel._algo import Call
 from langgraph.types import Command, PregelExecutableTask
 
-from holdfast.codec import ValueCodec, compute_content_digest
+from holdfast.codec import ValueCodec
 from holdfast.engine.in_place_call import NotRecorded
 from holdfast.integrations.langgraph.graph_context import GraphContext, add_message_ids, current_graph
 from holdfast.integrations.langgraph.interrupts import InterruptScope, answer_interrupts, answer_interrupts_sync
@@ -79,18 +79,20 @@ class _TaskCall:
         self.task = task
         self.graph = graph
         self.arguments, is_call = _describe_task(task)
-        identity: list[Any] = [self.arguments]
-        if not is_call:
-            # Nodes of one superstep differ by their names, but several graphs may run at the same time.
-            identity.append(to_json_data(task.input) if graph.is_inner else graph.seed)
-        self.inner = graph.enter(task.name, identity)
-        self.key = ("task", task.name, compute_content_digest(identity))
+        self.is_step = is_call or _is_step(task)
+        self.inner = graph.enter(task.name, self.arguments)
         self._configurable = configurable or {}
         self.scope = InterruptScope(task.config, self.inner.attempt)
+        if not self.is_step:
+            return
+        self.identity: list[Any] = [task.name, self.arguments]
+        if not is_call:
+            # Nodes of one superstep differ by their names, but several graphs may run at the same time.
+            self.identity.append(to_json_data(task.input) if graph.is_inner else graph.seed)
         self.record_options: dict[str, Any] = {
             "effect": graph.get_effect(task.name),
             "codec": _CODEC,
-            "identity": identity,
+            "identity": self.identity,
         }
 
     @property
@@ -130,9 +132,7 @@ def _describe_task(task: PregelExecutableTask) -> tuple[dict[str, Any], bool]:
 
 
 def _is_step(task: PregelExecutableTask) -> bool:
-    """Whether the task is a step, and not a node that a library brings along."""
-    if task.path and isinstance(task.path[-1], Call):
-        return True
+    """Whether the node is a step, and not one that a library brings along."""
     if task.name == _START:
         return False
     proc: Any = task.proc
@@ -165,7 +165,7 @@ def _wrap_sync(original: Callable[..., Any]) -> Callable[..., Any]:
             add_message_ids(call.inner, list(task.writes))
             return result
 
-        if not _is_step(task):
+        if not call.is_step:
             return execute()
 
         def execute_as_step() -> _Outcome:
@@ -180,7 +180,7 @@ def _wrap_sync(original: Callable[..., Any]) -> Callable[..., Any]:
         def record() -> Any:
             return record_tool_call_sync(task.name, call.arguments, execute_as_step, **call.record_options)
 
-        return call.apply(graph.once_per_attempts_sync(call.key, record))
+        return call.apply(graph.once_per_attempts_sync("task", call.identity, record))
 
     return run_with_retry
 
@@ -205,7 +205,7 @@ def _wrap_async(original: Callable[..., Any]) -> Callable[..., Any]:
             add_message_ids(call.inner, list(task.writes))
             return result
 
-        if not _is_step(task):
+        if not call.is_step:
             return await execute()
 
         async def execute_as_step() -> _Outcome:
@@ -220,7 +220,7 @@ def _wrap_async(original: Callable[..., Any]) -> Callable[..., Any]:
         async def record() -> Any:
             return await record_tool_call(task.name, call.arguments, execute_as_step, **call.record_options)
 
-        return call.apply(await graph.once_per_attempts(call.key, record))
+        return call.apply(await graph.once_per_attempts("task", call.identity, record))
 
     return arun_with_retry
 

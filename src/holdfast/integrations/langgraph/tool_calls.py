@@ -89,11 +89,10 @@ class _Call:
         self.name = tool.name
         self.arguments = _get_arguments(tool, tool_input)
         self.call_id = options.get("tool_call_id") or ""
-        self.identity = [self.call_id, self.arguments]
+        self.identity = [self.name, self.call_id, self.arguments]
         self.graph = graph
-        self.inner = graph.enter(self.name, self.identity)
+        self.inner = graph.enter(*self.identity)
         self._options = options
-        self.key = ("tool", self.name, self.call_id, repr(self.arguments))
         self.record_options: dict[str, Any] = {
             "call_id": self.call_id,
             "effect": graph.get_effect(self.name),
@@ -166,7 +165,7 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
             except StepOutcomeUnknown as unknown:
                 return call.describe(unknown)
 
-        return call.apply(graph.once_per_attempts_sync(call.key, record))
+        return call.apply(graph.once_per_attempts_sync("tool", call.identity, record))
 
     return run
 
@@ -191,7 +190,7 @@ def _wrap_arun(original: Callable[..., Any]) -> Callable[..., Any]:
             except StepOutcomeUnknown as unknown:
                 return call.describe(unknown)
 
-        return call.apply(await graph.once_per_attempts(call.key, record))
+        return call.apply(await graph.once_per_attempts("tool", call.identity, record))
 
     return arun
 

@@ -11,6 +11,7 @@ be a pydantic model, a dataclass, a named tuple, or an enumeration.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import sys
 from collections import deque
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache, partial
 from typing import Any, cast
 from uuid import UUID
 
@@ -159,15 +161,29 @@ def _find_builder(kind: type, name: str) -> Callable[[Any, Any], Any]:
 
 
 def _build_model(kind: type[BaseModel], fields: dict[str, Any]) -> BaseModel:
-    return kind.model_construct(_fields_set=set(fields), **_use_aliases(kind, fields))
+    """The model without a validation, which may change or refuse its own values."""
+    defaults = _get_defaults(kind)
+    built = kind.__new__(kind)
+    values = {name: make() for name, make in defaults.items() if name not in fields}
+    known = kind.model_fields.keys() & fields.keys()
+    extra = {name: value for name, value in fields.items() if name not in known}
+    object.__setattr__(built, "__dict__", values | {name: fields[name] for name in known})
+    object.__setattr__(built, "__pydantic_fields_set__", set(fields))
+    object.__setattr__(built, "__pydantic_extra__", extra if kind.model_config.get("extra") == "allow" else None)
+    private = {name: attribute.get_default() for name, attribute in kind.__private_attributes__.items()}
+    object.__setattr__(built, "__pydantic_private__", private or None)
+    return built
 
 
-def _use_aliases(kind: type[BaseModel], fields: dict[str, Any]) -> dict[str, Any]:
-    """``model_construct`` takes a field with an alias only by the alias, unless the model is populated by name."""
-    declared = kind.model_fields
+@lru_cache(maxsize=512)
+def _get_defaults(kind: type[BaseModel]) -> dict[str, Callable[[], Any]]:
+    """A function for the default of each field. Pydantic's own inspects the signature of a factory at each call."""
     return {
-        (field.alias if (field := declared.get(name)) is not None and field.alias else name): value
-        for name, value in fields.items()
+        name: partial(field.get_default, call_default_factory=True, validated_data={})
+        if field.default_factory_takes_validated_data
+        else cast("Callable[[], Any]", field.default_factory) or partial(copy.copy, field.default)
+        for name, field in kind.model_fields.items()
+        if not field.is_required()
     }
 
 

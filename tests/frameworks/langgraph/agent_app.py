@@ -24,9 +24,7 @@ def charge(query: str) -> str:
         return f"charge({query})"
 
 
-agent = durable(
-    create_agent("openai:gpt-4o", tools=[search, charge], name="trips"), effects={"charge": "once"}
-)
+agent = durable(create_agent("openai:gpt-4o", tools=[search, charge], name="trips"), effects={"charge": "once"})
 ASK = {"messages": [{"role": "user", "content": "script:trip Plan a trip."}]}
 
 

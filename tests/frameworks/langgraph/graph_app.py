@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 from effects import effect
 from langchain.chat_models import init_chat_model
 from langgraph.func import entrypoint, task
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from holdfast import Client, program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from holdfast import Client, program
@@ -48,6 +48,15 @@ async def count_steps(run_id: str) -> Counter[str]:
     return Counter(entry.name for entry in report.journal if entry.kind == "step")
 
 
+async def wait_for_approval(client: Client, seen: Collection[str] = ()) -> Any:
+    """The first open approval that is not one of these."""
+    while True:
+        for approval in await client.approvals():
+            if approval.id not in seen:
+                return approval
+        await asyncio.sleep(0.01)
+
+
 async def answer_approvals(*answers: Any) -> list[Any]:
     """Answer that many approvals, and return them. An answer may be a function of the approval.
 
@@ -56,9 +65,8 @@ async def answer_approvals(*answers: Any) -> list[Any]:
     seen: dict[str, Any] = {}
     async with Client() as client:
         for answer in answers:
-            while not (new := [one for one in await client.approvals() if one.id not in seen]):
-                await asyncio.sleep(0.01)
-            approval = seen[new[0].id] = new[0]
+            approval = await wait_for_approval(client, seen)
+            seen[approval.id] = approval
             given = answer(approval) if callable(answer) else answer
             if isinstance(given, Exception):
                 await client.deny(approval.id, reason=str(given))

@@ -92,7 +92,10 @@ def get_contents(state: dict[str, Any]) -> list[tuple[str, str]]:
 
 async def test_a_replayed_agent_makes_no_call_and_ends_with_the_same_messages(provider):
     provider.scripts = {
-        "trip": [turn(("look", "Oslo"), ("measure", "Oslo"), ("fail", "Rome"), text="I look."), {"text": "It is sunny."}]
+        "trip": [
+            turn(("look", "Oslo"), ("measure", "Oslo"), ("fail", "Rome"), text="I look."),
+            {"text": "It is sunny."},
+        ]
     }
     agent = durable(create_agent("openai:gpt-4o", tools=[look, measure, fail]))
     first, second, run_id = await run_and_replay(lambda: agent.ainvoke(ask()))
@@ -134,7 +137,9 @@ async def test_structured_output_is_the_same_in_a_replay(provider, strategy):
     answer = {"name": "Oslo", "size": 7}
     provider.scripts = {
         "trip": [
-            {"calls": [{"tool": "City", "arguments": answer}]} if strategy is ToolStrategy else {"text": '{"name": "Oslo", "size": 7}'}
+            {"calls": [{"tool": "City", "arguments": answer}]}
+            if strategy is ToolStrategy
+            else {"text": '{"name": "Oslo", "size": 7}'}
         ]
     }
     agent = durable(create_agent("openai:gpt-4o", tools=[look], response_format=strategy(City)))
@@ -154,7 +159,7 @@ async def test_a_person_approves_edits_and_rejects_tool_calls(provider):
     )
     answers = {"Oslo": None, "Rome": {"city": "Paris"}, "Bern": ValueError("too cold")}
     person = asyncio.create_task(answer_approvals(*[lambda approval: answers[approval.arguments["city"]]] * 3))
-    first, second, run_id = await run_and_replay(lambda: agent.ainvoke(ask()))
+    first, second, _run_id = await run_and_replay(lambda: agent.ainvoke(ask()))
     approvals = await person
     assert {one.tool for one in approvals} == {"look"}
     assert first == second
@@ -168,7 +173,7 @@ async def test_a_tool_that_interrupts_waits_while_others_continue(provider):
     provider.scripts = {"trip": [turn(("book", "Oslo"), ("look", "Rome")), {"text": "Done: {results}"}]}
     agent = durable(create_agent("openai:gpt-4o", tools=[look, book]))
     person = asyncio.create_task(answer_approvals(12))
-    first, second, run_id = await run_and_replay(lambda: agent.ainvoke(ask()))
+    first, second, _run_id = await run_and_replay(lambda: agent.ainvoke(ask()))
     (approval,) = await person
     assert approval.question == "Which room in Oslo?"
     assert first == second

@@ -48,9 +48,12 @@ def _delegate(name: str) -> Any:
 class DurableGraph(Runnable[Any, Any]):
     """A graph whose calls are recorded. Its other methods and attributes are those of the graph."""
 
-    get_graph, InputType, OutputType = _delegate("get_graph"), _delegate("InputType"), _delegate("OutputType")
-    get_input_schema, get_output_schema = _delegate("get_input_schema"), _delegate("get_output_schema")
-    config_schema = _delegate("config_schema")
+    InputType: Any = _delegate("InputType")  # pyright: ignore[reportIncompatibleMethodOverride]
+    OutputType: Any = _delegate("OutputType")  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_schema: Any = _delegate("config_schema")
+    get_graph: Any = _delegate("get_graph")
+    get_input_schema: Any = _delegate("get_input_schema")
+    get_output_schema: Any = _delegate("get_output_schema")
 
     def __init__(
         self,
@@ -69,11 +72,12 @@ class DurableGraph(Runnable[Any, Any]):
             )
         self.graph = cast("Pregel[Any, Any, Any, Any]", graph)
         _check_graph(self.graph)
-        self.name = name or self.graph.get_name()
+        self.program_name: str = name or self.graph.get_name()
+        self.name = self.program_name
         self.effects = {tool: _parse_effect(tool, effect) for tool, effect in effects.items()}
         self._workflow = workflow
         seed_ids()
-        if name is not None or self.name != _DEFAULT_NAME:
+        if name is not None or self.program_name != _DEFAULT_NAME:
             self.holdfast_workflow  # noqa: B018  # registers it, for workers
 
     @property
@@ -87,7 +91,7 @@ class DurableGraph(Runnable[Any, Any]):
         """The same durable graph with other defaults."""
         return DurableGraph(
             self.graph.with_config(config, **kwargs),
-            name=self.name,
+            name=self.program_name,
             effects=self.effects,
             workflow=self.holdfast_workflow,
         )
@@ -101,7 +105,7 @@ class DurableGraph(Runnable[Any, Any]):
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Call the graph, and return its final state."""
-        _check_call(self.name, input, kwargs)
+        _check_call(self.program_name, input, kwargs)
         if (program := self._find_program()) is None:
             return await self.holdfast_workflow.call(GraphCall(input, config, kwargs))
         with self.make_context(program, input).active():
@@ -109,7 +113,7 @@ class DurableGraph(Runnable[Any, Any]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """The same for code that is not async."""
-        _check_call(self.name, input, kwargs)
+        _check_call(self.program_name, input, kwargs)
         if (program := self._find_program()) is None:
             return self.holdfast_workflow.call_sync(GraphCall(input, config, kwargs, is_sync=True))
         with self.make_context(program, input).active():
@@ -117,7 +121,7 @@ class DurableGraph(Runnable[Any, Any]):
 
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncGenerator[Any]:
         """Call the graph, and iterate over what it streams."""
-        _check_call(self.name, input, kwargs)
+        _check_call(self.program_name, input, kwargs)
         if (program := self._find_program()) is None:
             call = GraphCall(input, config, kwargs)
             async with aclosing(self.holdfast_workflow.follow(call)) as chunks:
@@ -130,7 +134,7 @@ class DurableGraph(Runnable[Any, Any]):
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Generator[Any]:
         """The same for code that is not async."""
-        _check_call(self.name, input, kwargs)
+        _check_call(self.program_name, input, kwargs)
         if (program := self._find_program()) is None:
             with closing(self.holdfast_workflow.follow_sync(GraphCall(input, config, kwargs, is_sync=True))) as chunks:
                 yield from chunks
@@ -145,26 +149,28 @@ class DurableGraph(Runnable[Any, Any]):
                     return
             yield chunk
 
-    async def astream_events(
+    async def astream_events(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncGenerator[Any]:
         """The events of the graph; only in a ``@program``."""
-        _check_call(self.name, input, kwargs)
+        _check_call(self.program_name, input, kwargs)
         program = self._find_program()
         if program is None:
             raise UsageError(
-                f"astream_events of the durable graph {self.name!r} needs a @program: call it there, or use `astream`, "
+                f"astream_events of the durable graph {self.program_name!r} needs a @program: call it there, or use `astream`, "
                 'with stream_mode=["messages", "updates"] for example'
             )
         if kwargs.get("version") == "v3":
-            raise UsageError(f"the durable graph {self.name!r} does not support version 'v3' of astream_events: use v2")
+            raise UsageError(
+                f"the durable graph {self.program_name!r} does not support version 'v3' of astream_events: use v2"
+            )
         events = self.graph.astream_events(input, _drop_run_id(config), **kwargs)
         async for event in self._iterate(self.make_context(program, input), events):
             yield event
 
     def stream_events(self, *_: Any, **__: Any) -> Any:
         """Not supported."""
-        raise UsageError(f"the durable graph {self.name!r} does not support stream_events: use `stream`")
+        raise UsageError(f"the durable graph {self.program_name!r} does not support stream_events: use `stream`")
 
     async def _iterate(self, context: GraphContext, chunks: Any) -> AsyncGenerator[Any]:
         iterator = aiter(chunks)
@@ -185,7 +191,7 @@ class DurableGraph(Runnable[Any, Any]):
 
     def make_context(self, program: ProgramContext, input: Any) -> GraphContext:
         """The context of one call."""
-        digest = compute_content_digest(self.name, to_json_data(input))
+        digest = compute_content_digest(self.program_name, to_json_data(input))
         outer = current_graph.get()
         if outer is not None:
             return GraphContext({**outer.effects, **self.effects}, MessageIds(outer.enter("graph", digest).seed))
@@ -200,7 +206,9 @@ def _parse_effect(name: str, effect: Effect | str) -> Effect:
         return Effect(effect)
     except ValueError:
         known = ", ".join(repr(one.value) for one in Effect)
-        raise DefinitionError(f"durable(effects=...): the effect of {name!r} is one of {known}, not {effect!r}") from None
+        raise DefinitionError(
+            f"durable(effects=...): the effect of {name!r} is one of {known}, not {effect!r}"
+        ) from None
 
 
 def _check_graph(graph: Any) -> None:
@@ -234,5 +242,5 @@ def _drop_run_id(config: RunnableConfig | None) -> RunnableConfig | None:
     """The configuration without what is meant for Holdfast."""
     if config is None or RUN_ID not in config.get("configurable", {}):
         return config
-    configurable = {key: value for key, value in config["configurable"].items() if key != RUN_ID}  # pyright: ignore[reportTypedDictNotRequiredAccess]
+    configurable = {key: value for key, value in config["configurable"].items() if key != RUN_ID}
     return {**config, "configurable": configurable}

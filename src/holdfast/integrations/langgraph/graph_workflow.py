@@ -76,8 +76,8 @@ class GraphWorkflow(Workflow[..., Any]):
 
         packages = (holdfast, langgraph.pregel)
         skipped_paths = (os.path.dirname(cast(str, package.__file__)) + os.sep for package in packages)
-        attribute_to_caller(run, durable.name, *skipped_paths, "<")
-        defined = define_workflow(run, None, durable.name, "default", None, (), 20, "", (), is_program=True)
+        attribute_to_caller(run, durable.program_name, *skipped_paths, "<")
+        defined = define_workflow(run, None, durable.program_name, "default", None, (), 20, "", (), is_program=True)
         super().__init__(defined.definition)
 
     # For callers
@@ -164,7 +164,9 @@ class GraphWorkflow(Workflow[..., Any]):
         call = args[0]
         subject = f"the input of graph {self.name!r}"
         inputs: dict[str, Any] = {"input": to_data(call.input, subject)}
-        config = {key: value for key, value in (call.config or {}).items() if key in _RECORDED_CONFIG and value}
+        config: dict[str, Any] = {
+            key: value for key, value in (call.config or {}).items() if key in _RECORDED_CONFIG and value
+        }
         if RUN_ID in config.get("configurable", {}):
             config["configurable"] = {key: value for key, value in config["configurable"].items() if key != RUN_ID}
         config = {key: value for key, value in config.items() if value}

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, cast
 from langgraph._internal._constants import CONF, CONFIG_KEY_SCRATCHPAD, PUSH, RESUME, RETURN
 from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph.errors import GraphBubbleUp, ParentCommand
-from langgraph.pregel import _runner
 from langgraph.prebuilt import ToolNode
+from langgraph.pregel import _runner
 from langgraph.pregel._algo import Call
 from langgraph.types import Command, PregelExecutableTask
 

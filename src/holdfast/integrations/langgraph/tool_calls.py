@@ -23,8 +23,6 @@ from holdfast.integrations.langgraph.interrupts import InterruptScope, answer_in
 from holdfast.integrations.langgraph.values import VALUE_CODEC, to_json_data
 from holdfast.integrations.tool_call import describe_failure, record_tool_call, record_tool_call_sync
 
-
-
 _RESULT, _WRITES = "tool_result", "channel_writes"
 
 
@@ -154,9 +152,7 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def execute() -> _Outcome:
             with call.inner.active():
-                result = answer_interrupts_sync(
-                    call.scope, lambda: original(self, tool_input, *args, **call.options)
-                )
+                result = answer_interrupts_sync(call.scope, lambda: original(self, tool_input, *args, **call.options))
             return call.make_outcome(result)
 
         def record() -> _Outcome:
@@ -179,9 +175,7 @@ def _wrap_arun(original: Callable[..., Any]) -> Callable[..., Any]:
 
         async def execute() -> _Outcome:
             with call.inner.active():
-                result = await answer_interrupts(
-                    call.scope, lambda: original(self, tool_input, *args, **call.options)
-                )
+                result = await answer_interrupts(call.scope, lambda: original(self, tool_input, *args, **call.options))
             return call.make_outcome(result)
 
         async def record() -> _Outcome:

@@ -211,7 +211,11 @@ def to_json_data(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(str(to_json_data(item)) for item in cast("set[Any]", value))
     if isinstance(value, BaseModel):
-        return {name: to_json_data(item) for name, item in cast("dict[str, Any]", _get_fields(value)).items() if name != "id"}
+        return {
+            name: to_json_data(item)
+            for name, item in cast("dict[str, Any]", _get_fields(value)).items()
+            if name != "id"
+        }
     if isinstance(value, type) and issubclass(value, BaseModel):
         return value.model_json_schema()
     if isinstance(value, date | time | timedelta | UUID | Decimal):

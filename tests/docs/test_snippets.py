@@ -24,6 +24,8 @@ PYTEST = [
 def snippets() -> list[object]:
     found: list[object] = []
     for page in PAGES:
+        if page.parent.name == "frameworks":
+            continue  # tests/frameworks runs them, with the frameworks
         for number, match in enumerate(FENCE.finditer(page.read_text()), 1):
             name = f"{page.relative_to(ROOT)}#{number}"
             found.append(pytest.param(match.group(2), "test_snippet.py" if match.group(1) else "snippet.py", id=name))

@@ -157,8 +157,8 @@ class DurableGraph(Runnable[Any, Any]):
         program = self._find_program()
         if program is None:
             raise UsageError(
-                f"astream_events of the durable graph {self.program_name!r} needs a @program: call it there, or use `astream`, "
-                'with stream_mode=["messages", "updates"] for example'
+                f"astream_events of the durable graph {self.program_name!r} needs a @program: call it there, or use "
+                '`astream`, with stream_mode=["messages", "updates"] for example'
             )
         if kwargs.get("version") == "v3":
             raise UsageError(

@@ -296,6 +296,10 @@ def test_plain_code_streams_and_invokes(provider):
     assert list(graph.stream({"seen": [0]}, stream_mode="values")) == [{"seen": [0]}, {"seen": [0, 1]}]
     assert list(graph.with_config(tags=["x"]).stream({"seen": [0]}, stream_mode="updates")) == [{"work": {"seen": [1]}}]
     assert "work" in graph.get_graph().nodes
+    changed = graph.with_config(configurable={"run_id": "plain-1"}, recursion_limit=7)
+    assert changed.invoke({"seen": []}) == {"seen": [1]}
+    with Client() as client:
+        assert client.get_sync("plain-1").workflow == "plain"
 
 
 test_plain_code_streams_and_invokes.pytestmark = []

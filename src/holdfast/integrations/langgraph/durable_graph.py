@@ -8,6 +8,7 @@ from contextlib import aclosing, closing
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import merge_configs
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
@@ -88,13 +89,15 @@ class DurableGraph(Runnable[Any, Any]):
         return self._workflow
 
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> DurableGraph:
-        """The same durable graph with other defaults."""
-        return DurableGraph(
-            self.graph.with_config(config, **kwargs),
-            name=self.program_name,
-            effects=self.effects,
-            workflow=self.holdfast_workflow,
-        )
+        """The same durable graph with other defaults. Its runs are those of the same program."""
+        graph = self.graph.with_config(config, **kwargs)
+        return DurableGraph(graph, name=self.program_name, effects=self.effects, workflow=self.holdfast_workflow)
+
+    def _make_call(
+        self, input: Any, config: RunnableConfig | None, options: Any, *, is_sync: bool = False
+    ) -> GraphCall:
+        """A call outside of programs. Its run belongs to the original graph, which does not have these defaults."""
+        return GraphCall(input, merge_configs(self.graph.config, config), options, is_sync=is_sync)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "graph":
@@ -107,7 +110,7 @@ class DurableGraph(Runnable[Any, Any]):
         """Call the graph, and return its final state."""
         _check_call(self.program_name, input, kwargs)
         if (program := self._find_program()) is None:
-            return await self.holdfast_workflow.call(GraphCall(input, config, kwargs))
+            return await self.holdfast_workflow.call(self._make_call(input, config, kwargs))
         with self.make_context(program, input).active():
             return await self.graph.ainvoke(input, _drop_run_id(config), **kwargs)
 
@@ -115,7 +118,7 @@ class DurableGraph(Runnable[Any, Any]):
         """The same for code that is not async."""
         _check_call(self.program_name, input, kwargs)
         if (program := self._find_program()) is None:
-            return self.holdfast_workflow.call_sync(GraphCall(input, config, kwargs, is_sync=True))
+            return self.holdfast_workflow.call_sync(self._make_call(input, config, kwargs, is_sync=True))
         with self.make_context(program, input).active():
             return self.graph.invoke(input, _drop_run_id(config), **kwargs)
 
@@ -123,7 +126,7 @@ class DurableGraph(Runnable[Any, Any]):
         """Call the graph, and iterate over what it streams."""
         _check_call(self.program_name, input, kwargs)
         if (program := self._find_program()) is None:
-            call = GraphCall(input, config, kwargs)
+            call = self._make_call(input, config, kwargs)
             async with aclosing(self.holdfast_workflow.follow(call)) as chunks:
                 async for chunk in chunks:
                     yield chunk
@@ -136,7 +139,9 @@ class DurableGraph(Runnable[Any, Any]):
         """The same for code that is not async."""
         _check_call(self.program_name, input, kwargs)
         if (program := self._find_program()) is None:
-            with closing(self.holdfast_workflow.follow_sync(GraphCall(input, config, kwargs, is_sync=True))) as chunks:
+            with closing(
+                self.holdfast_workflow.follow_sync(self._make_call(input, config, kwargs, is_sync=True))
+            ) as chunks:
                 yield from chunks
             return
         context = self.make_context(program, input)

@@ -89,6 +89,9 @@ class GraphWorkflow(Workflow[..., Any]):
             result = await workflow(call)
         except RunFailed as failed:
             raise _get_graph_error(failed) from None
+        finally:
+            for run_id in [run_id for run_id, known in self._live_calls.items() if known is call]:
+                del self._live_calls[run_id]  # it joined a run that is not executed here
         return from_data(result, f"the result of graph {self.name!r}")
 
     def call_sync(self, call: GraphCall) -> Any:

@@ -298,8 +298,8 @@ def test_plain_code_streams_and_invokes(provider):
     assert "work" in graph.get_graph().nodes
     changed = graph.with_config(configurable={"run_id": "plain-1"}, recursion_limit=7)
     assert changed.invoke({"seen": []}) == {"seen": [1]}
-    with Client() as client:
-        assert client.get_sync("plain-1").workflow == "plain"
+    assert changed.invoke({"seen": [2]}, {"configurable": {"run_id": "plain-2"}}) == {"seen": [2, 1]}
+    assert Client().get_sync("plain-1").workflow == "plain"
 
 
 test_plain_code_streams_and_invokes.pytestmark = []

@@ -21,3 +21,10 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{tmp_path / 'runs.db'}")
         yield server
+
+
+@pytest.fixture
+def only_with_many_kills(request: pytest.FixtureRequest) -> None:
+    """Leaves out a variant of a kill test in the gate, where the variants before it are enough."""
+    if request.config.getoption("--kills") <= 2:
+        pytest.skip("this variant needs --kills 3 or more")

@@ -24,7 +24,15 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["program", "own", "sync", "stream"])
-def test_a_killed_agent_repeats_no_call(kind: str, check_kills):
-    app = App(Path(__file__).with_name("agent_app.py"), SCRIPTS, once={"charge"}, arguments=[kind])
-    check_kills(app)
+def make_app(kind: str) -> App:
+    return App(Path(__file__).with_name("agent_app.py"), SCRIPTS, once={"charge"}, arguments=[kind])
+
+
+def test_a_killed_agent_repeats_no_call(check_kills):
+    check_kills(make_app("program"))
+
+
+@pytest.mark.usefixtures("only_with_many_kills")
+@pytest.mark.parametrize("kind", ["own", "sync", "stream"])
+def test_a_killed_agent_with_a_run_of_its_own_repeats_no_call(kind: str, check_kills):
+    check_kills(make_app(kind))

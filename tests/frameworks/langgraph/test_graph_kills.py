@@ -16,6 +16,15 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["graph", "functional", "program"])
+def make_app(kind: str) -> App:
+    return App(Path(__file__).with_name("graph_app.py"), SCRIPTS, once={"publish"}, arguments=[kind])
+
+
+@pytest.mark.parametrize("kind", ["graph", "functional"])
 def test_a_killed_graph_repeats_no_node(kind: str, check_kills):
-    check_kills(App(Path(__file__).with_name("graph_app.py"), SCRIPTS, once={"publish"}, arguments=[kind]))
+    check_kills(make_app(kind))
+
+
+@pytest.mark.usefixtures("only_with_many_kills")
+def test_a_killed_program_of_parallel_graphs_repeats_no_node(check_kills):
+    check_kills(make_app("program"))

@@ -245,7 +245,8 @@ def _check_call(name: str, input: Any, kwargs: Mapping[str, Any]) -> None:
 
 def _drop_run_id(config: RunnableConfig | None) -> RunnableConfig | None:
     """The configuration without what is meant for Holdfast."""
-    if config is None or RUN_ID not in config.get("configurable", {}):
+    given = {} if config is None else config.get("configurable", {})
+    if config is None or RUN_ID not in given:
         return config
-    configurable = {key: value for key, value in config["configurable"].items() if key != RUN_ID}
+    configurable = {key: value for key, value in given.items() if key != RUN_ID}
     return {**config, "configurable": configurable}

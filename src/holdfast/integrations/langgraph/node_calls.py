@@ -124,7 +124,7 @@ def _describe_task(task: PregelExecutableTask) -> tuple[dict[str, Any], bool]:
         args, kwargs = last.input
         described = {str(index): to_json_data(value) for index, value in enumerate(args)}
         return described | {key: to_json_data(value) for key, value in kwargs.items()}, True
-    scratchpad = task.config[CONF].get(CONFIG_KEY_SCRATCHPAD)
+    scratchpad = task.config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
     described = {"superstep": getattr(scratchpad, "step", 0)}
     if task.path and task.path[0] == PUSH:
         described["number"] = task.path[1]

@@ -72,8 +72,9 @@ def to_data(value: Any, subject: str) -> Any:
     fields = _get_fields(value)
     if fields is not None:
         return {_OBJECT: _get_class_name(kind, subject), _FIELDS: to_data(fields, subject)}
-    if isinstance(value, str | int | float):  # a subclass, such as the text of a message
-        return next(base(value) for base in (str, int, float) if isinstance(value, base))
+    for base in (str, int, float):
+        if isinstance(value, base):  # of a subclass, such as the text of a message
+            return base(value)
     return value  # a date, a UUID, ..., or refused by the codec with the place of the value
 
 
@@ -126,7 +127,7 @@ def _find_class(name: str) -> type | None:
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         found = None if found is None else vars(found).get(part)
-    return cast("type", found) if isinstance(found, type) else None
+    return found if isinstance(found, type) else None
 
 
 def _build(name: str, fields: Any, subject: str) -> Any:

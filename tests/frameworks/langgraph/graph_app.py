@@ -9,11 +9,13 @@ from typing import Annotated, Any, TypedDict
 
 from effects import effect
 from langchain.chat_models import init_chat_model
+from langchain.tools import tool
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from holdfast import Client, program
+from holdfast.errors import StepOutcomeUnknown
 from holdfast.integrations.langgraph import durable
 
 model = init_chat_model("openai:gpt-4o")
@@ -84,9 +86,19 @@ def route(state: State) -> str:
     return "publish" if state["approved"] else END
 
 
+@tool
+async def announce(text: str) -> str:
+    """Announce a text."""
+    with effect("announce"):
+        return "announced"
+
+
 async def publish(state: State) -> State:
-    with effect("publish"):
-        return {"answer": f"published: {state['answer']}"}
+    try:
+        await announce.ainvoke({"text": state["answer"]})
+    except StepOutcomeUnknown:
+        pass  # a person looks at the site, and finds it announced
+    return {"answer": f"published: {state['answer']}"}
 
 
 inner_graph = inner.compile()
@@ -106,7 +118,7 @@ builder.add_conditional_edges("measure", fan_out, ["visit"])
 builder.add_edge(["read", "visit"], "nested")
 builder.add_edge("nested", "review")
 builder.add_conditional_edges("review", route, ["publish", END])
-graph = durable(builder.compile(name="report"), effects={"publish": "once"})
+graph = durable(builder.compile(name="report"), effects={"announce": "once"})
 
 
 # The functional API

@@ -17,7 +17,7 @@ SCRIPTS = {
 
 
 def make_app(kind: str) -> App:
-    return App(Path(__file__).with_name("graph_app.py"), SCRIPTS, once={"publish"}, arguments=[kind])
+    return App(Path(__file__).with_name("graph_app.py"), SCRIPTS, once={"announce"}, arguments=[kind])
 
 
 @pytest.mark.parametrize("kind", ["graph", "functional"])

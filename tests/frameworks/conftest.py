@@ -19,7 +19,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), *(str(HERE.parent / name) for name 
 from kill_kit import App, check_kill, choose_kills, make_reference  # noqa: E402
 
 MODULES = {
-    "langgraph": "langgraph",
+    "langgraph": "langgraph.graph",  # `langgraph` alone would be the folder of its tests
     "openai_agents": "agents.run",
     "crewai": "crewai_core",  # its package `crewai` has the name of the folder here, which is importable
     "google_adk": "google.adk",

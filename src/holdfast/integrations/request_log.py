@@ -47,7 +47,7 @@ class MadeRequest:
         """For each message, a digest of the conversation up to it."""
         running = hashlib.blake2b(digest_size=16)
         for message in messages:
-            running.update(to_canonical_bytes(message))
+            running.update(_to_bytes(message))
             self.prefix_digests.append(running.digest())
 
     @property
@@ -55,6 +55,14 @@ class MadeRequest:
         """Identifies the request."""
         whole = self.prefix_digests[-1].hex() if self.prefix_digests else ""
         return compute_content_digest(self.settings_digest, whole)
+
+
+def _to_bytes(message: Message) -> bytes:
+    """A message as bytes that are equal for equal messages. Each call sends the whole conversation, so it is fast."""
+    try:
+        return json.dumps(message, sort_keys=True, separators=(",", ":")).encode()
+    except (TypeError, ValueError):
+        return to_canonical_bytes(message)
 
 
 class _KnownRequest(NamedTuple):

@@ -30,6 +30,7 @@ async def record_tool_call(
     call_id: str = "",
     effect: Effect | str = Effect.IDEMPOTENT,
     codec: ValueCodec = _ANY_CODEC,
+    identity: object = None,
 ) -> T:
     """The result of a tool: the recorded one, or that of ``call``. Outside of programs, ``call`` is just awaited.
 
@@ -43,8 +44,9 @@ async def record_tool_call(
         call_id: the id that the model gave to this call. Conversations show the result at the call with this id.
         effect: what the tool does to the world: ``read``, ``idempotent``, or ``once``.
         codec: how its result is recorded. The default records JSON data and a few more built-in types.
+        identity: JSON data that, with its name, tells the call from others (default: its arguments).
     """
-    opened = _open_call(name, arguments, call_id, effect, codec)
+    opened = _open_call(name, arguments, call_id, effect, codec, identity)
     return await call() if opened is None else await opened.call(call)
 
 
@@ -56,9 +58,10 @@ def record_tool_call_sync(
     call_id: str = "",
     effect: Effect | str = Effect.IDEMPOTENT,
     codec: ValueCodec = _ANY_CODEC,
+    identity: object = None,
 ) -> T:
     """The same for code that is not async."""
-    opened = _open_call(name, arguments, call_id, effect, codec)
+    opened = _open_call(name, arguments, call_id, effect, codec, identity)
     return call() if opened is None else opened.call_sync(call)
 
 
@@ -68,7 +71,7 @@ def describe_failure(error: BaseException, name: str) -> str:
 
 
 def _open_call(
-    name: str, arguments: Mapping[str, Any], call_id: str, effect: Effect | str, codec: ValueCodec
+    name: str, arguments: Mapping[str, Any], call_id: str, effect: Effect | str, codec: ValueCodec, identity: object
 ) -> InPlaceCall | None:
     if find_program() is None:
         return None
@@ -78,7 +81,8 @@ def _open_call(
         known = ", ".join(repr(one.value) for one in Effect)
         raise UsageError(f"tool {name!r}: effect={effect!r} is not one of {known}") from None
     step = StepDefinition(name, _executed_in_place, True, codec, tuple(arguments), {}, effect=effect)
-    content = CallContent(compute_content_digest(dict(arguments)), partial(_get_details, call_id))
+    digest = compute_content_digest(dict(arguments) if identity is None else identity)
+    content = CallContent(digest, partial(_get_details, call_id))
     return open_in_place_call(step, (), dict(arguments), content)
 
 

@@ -33,7 +33,7 @@ from holdfast.errors import RunParked, UsageError
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
-    from holdfast.engine.journal_engine import JournalEngine
+    from holdfast.engine.host import StepHost
 
 log = logging.getLogger("holdfast.engine")
 
@@ -63,7 +63,7 @@ class ProgramRun:
 
     def __init__(
         self,
-        host: JournalEngine,
+        host: StepHost,
         driver: Driver,
         execution: ProgramExecution,
         function: Callable[[], Any],

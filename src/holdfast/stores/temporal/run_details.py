@@ -42,7 +42,8 @@ async def read_history(histories: HistoryCache, execution: ExecutionDescription)
         records, signals = await read_exact_records(histories, execution)
     except (UsageError, StoreCorrupt):
         records, signals = infer_records(outcomes, execution.id)
-    return History(set_first_epoch(records), await read_attempts(histories.client, execution), signals)
+    attempts = await read_attempts(histories.client, execution, outcomes)
+    return History(set_first_epoch(records), attempts, signals)
 
 
 def set_first_epoch(records: Sequence[Record]) -> list[Record]:
@@ -64,7 +65,7 @@ async def read_exact_records(
     if not execution.is_open and ending is None:
         ending = await read_ending(histories.client, execution)
     order = None if ending is None else ending.record_order
-    if order is None and not is_order_certain(outcomes):
+    if order is None and outcomes.program is None and not is_order_certain(outcomes):
         order = (await query_journal(histories.client, execution)).get("order")
     if order is None:
         records, signals = infer_records(outcomes, execution.id)
@@ -113,8 +114,12 @@ def _no_worker_error(execution: ExecutionDescription, reason: str) -> UsageError
 # In flight
 
 
-async def read_attempts(client: Client, execution: ExecutionDescription) -> dict[int, Attempt]:
+async def read_attempts(
+    client: Client, execution: ExecutionDescription, outcomes: Outcomes
+) -> dict[int, Attempt]:
     """The attempts of steps in flight, by position."""
+    if outcomes.program is not None:
+        return dict(outcomes.program.attempts)
     attempts = [
         await _read_attempt(client, activity)
         for activity in execution.pending_activities
@@ -160,7 +165,7 @@ async def read_live_events(
             at = float(entry.get("reminded_at") or requested_at)
             events.append(_make_event(position, live_events.APPROVAL_REMINDED, data, at, number=count))
     recorded = {record.position for record in records if record.kind.has_position}
-    for position, attempt in (await read_attempts(client, execution)).items():
+    for position, attempt in (await read_attempts(client, execution, outcomes)).items():
         if position not in recorded and attempt.at:
             preview, number = outcomes.step_previews.get(position, ""), attempt.attempt
             data = {"name": attempt.name, "kind": RecordKind.STEP.label, "arguments": preview, "attempt": number}

@@ -178,9 +178,12 @@ class WorkerThread:
         self._is_stopping = True
         # The worker of entity workflows stops last: steps may call these until their end.
         entity_worker = self._workers.pop(identifiers.ENTITY_TASK_QUEUE, None)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace_s
+        if self._activities is not None:
+            await self._activities.release_programs(lambda: loop.time() >= until or is_grace_skipped())
         shutdowns = [asyncio.create_task(worker.shutdown()) for worker in self._workers.values()]
-        until = asyncio.get_running_loop().time() + grace_s
-        while asyncio.get_running_loop().time() < until:
+        while loop.time() < until:
             if self._activities is None or not self._activities.running_step_count or is_grace_skipped():
                 break
             await asyncio.sleep(0.02)

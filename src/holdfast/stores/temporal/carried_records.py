@@ -91,9 +91,7 @@ def unpack_attempts(payloads: Iterable[Payload]) -> dict[int, Attempt]:
     """These steps among the arguments of an execution, by position."""
     chunks = (payload for payload in payloads if payload.metadata.get(_KIND_KEY) == _ATTEMPTS_KIND)
     rows = [row for chunk in chunks for row in json.loads(zlib.decompress(chunk.data))]
-    return {
-        position: Attempt(position, attempt, intent=True, name=name, at=at) for position, attempt, name, at in rows
-    }
+    return {position: Attempt(position, attempt, intent=True, name=name, at=at) for position, attempt, name, at in rows}
 
 
 def unpack_signal_ids(payloads: Iterable[Payload]) -> set[str]:

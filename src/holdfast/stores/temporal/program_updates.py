@@ -163,7 +163,15 @@ def _encode_record(op: AppendRecord) -> dict[str, Any]:
         "attempts": record.attempts, "preview": record.preview, "consumed": op.consumed_signal_id,
         "clear": op.clear_attempt, "used": None if op.used is None else asdict(op.used), "model": op.model,
     }  # fmt: skip
-    defaults = {"started_at": 0.0, "attempts": 1, "preview": "", "consumed": None, "clear": False, "used": None, "model": ""}
+    defaults = {
+        "started_at": 0.0,
+        "attempts": 1,
+        "preview": "",
+        "consumed": None,
+        "clear": False,
+        "used": None,
+        "model": "",
+    }
     return {name: value for name, value in row.items() if name not in defaults or value != defaults[name]}
 
 
@@ -238,8 +246,9 @@ class RunStarted(NamedTuple):
     """The answer to a ``StartRun`` or an ``AwaitRun`` of the program."""
 
     position: int
+    is_found: bool = False
+    """Whether there is such a run."""
     workflow: str = ""
-    """``""``: there is no such run."""
     digest: bytes = b""
     state: RunState = RunState.RUNNING
     is_new: bool = False

@@ -114,9 +114,7 @@ def _no_worker_error(execution: ExecutionDescription, reason: str) -> UsageError
 # In flight
 
 
-async def read_attempts(
-    client: Client, execution: ExecutionDescription, outcomes: Outcomes
-) -> dict[int, Attempt]:
+async def read_attempts(client: Client, execution: ExecutionDescription, outcomes: Outcomes) -> dict[int, Attempt]:
     """The attempts of steps in flight, by position."""
     if outcomes.program is not None:
         return dict(outcomes.program.attempts)

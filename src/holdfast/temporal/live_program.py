@@ -146,9 +146,9 @@ class LiveProgram(LiveRun):
             ),
             summary=self.driver.run.workflow,
         )
-        handle.add_done_callback(self._on_activity_ended)
+        handle.add_done_callback(self._on_program_ended)
 
-    def _on_activity_ended(self, task: Any) -> None:
+    def _on_program_ended(self, task: Any) -> None:
         self._receive(_read_stop(task))
 
     def _on_stopped(self, stopped: ProgramStopped) -> None:

@@ -122,4 +122,4 @@ def _describe(record: Record) -> str:
 
 
 def _decode_answer(answer: Any) -> OpResult | BaseException:
-    return decode_error(answer["error"].encode()) if isinstance(answer, dict) else OpStatus(answer)
+    return decode_error(answer["error"].encode(), ()) if isinstance(answer, dict) else OpStatus(answer)

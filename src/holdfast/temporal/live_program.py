@@ -154,6 +154,7 @@ class LiveProgram(LiveRun):
     def _on_stopped(self, stopped: ProgramStopped) -> None:
         """The program does not run any more."""
         self._is_activity_open = False
+        self._close_request()
         if stopped.reason == CONTINUED:
             self.request_continue_as_new()
         elif stopped.reason == PARKED:
@@ -261,9 +262,7 @@ class LiveProgram(LiveRun):
             self._messages.append(CANCEL_NOTICE)
         if self._is_pause_requested:
             self._messages.append(PAUSE_NOTICE)
-        if self._request is not None:
-            self.answer_update(self._request, RawValue(MessagesAnswer(is_fenced=True).encode()))
-            self._request = None
+        self._close_request()
 
     # Messages to the program
 
@@ -287,6 +286,12 @@ class LiveProgram(LiveRun):
         self.post(RESUME_NOTICE)
         if self._remote.is_started:
             self._start_activity()
+
+    def _close_request(self) -> None:
+        """Whoever has asked for messages gets no more."""
+        if self._request is not None:
+            self.answer_update(self._request, RawValue(MessagesAnswer(is_fenced=True).encode()))
+            self._request = None
 
     def _receive_request(self, event: UpdateReceived) -> None:
         request = decode_request(event.payloads)
@@ -357,6 +362,7 @@ class LiveProgram(LiveRun):
                 self.linked_runs.cancel(op.run_id)
             case ReleaseRun():
                 self._is_released = True
+                self._close_request()
             case _:
                 raise NotImplementedError(type(op).__name__)
         return OpStatus.DONE.value

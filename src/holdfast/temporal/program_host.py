@@ -169,7 +169,9 @@ class ProgramHost:
             driver.unload()
             raise
         finally:
-            listening.cancel()
+            # Its last request is answered when the run's workflow knows of the end.
+            self.engine.ending_tasks.add(listening)
+            listening.add_done_callback(self.engine.ending_tasks.discard)
             self.writer.stop()
             if self.lingering_tasks:
                 await asyncio.wait(self.lingering_tasks, timeout=LINGERING_TASK_TIMEOUT_S)

@@ -25,11 +25,13 @@ from temporalio.common import RawValue
 
 from holdfast.core.records import RecordKind, Signal
 from holdfast.stores.contract import History
+from holdfast.stores.operations import CancelState
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.history import fetch_events
 from holdfast.stores.temporal.outcomes import compute_worker_id, read_outcomes
 from holdfast.stores.temporal.payloads import load_json, to_raw_value
 from holdfast.stores.temporal.program_updates import (
+    CANCEL_NOTICE,
     Fence,
     MessagesAnswer,
     ProgramJournal,
@@ -152,8 +154,8 @@ class ProgramActivity:
             execution_id=execution_id,
             started_at=events[0].event_time.ToDatetime(UTC).timestamp(),
         )
-        run = replace(run, epoch=sender.epoch)
         recorded = (await asyncio.to_thread(partial(read_outcomes, events))).program or ProgramJournal()
+        run = replace(run, epoch=sender.epoch, cancel_state=_get_cancel_state(recorded, opened))
         if fence.attempt > 1 and not self._is_released:
             outcomes = [record for record in recorded.records if record.kind is not RecordKind.CALL]
             self._engine_context.run_log.log_takeover(run, record_count=len(outcomes))
@@ -165,3 +167,9 @@ class ProgramActivity:
             return ProgramEnd(RELEASED)
         history = History(recorded.records, recorded.attempts, signals)
         return await host.execute(history, opened.messages, len(opened.messages))
+
+
+def _get_cancel_state(recorded: ProgramJournal, opened: MessagesAnswer) -> CancelState:
+    if any(record.kind is RecordKind.CANCEL for record in recorded.records):
+        return CancelState.RECORDED
+    return CancelState.REQUESTED if CANCEL_NOTICE in opened.messages else CancelState.NONE

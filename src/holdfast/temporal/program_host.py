@@ -144,7 +144,8 @@ class ProgramHost:
         """The steps that have reserved something, by position."""
         self._start_callbacks: dict[int, AnswerCallback] = {}
         """What waits for the start of another run, by position."""
-        self._is_cancel_requested = self._is_pause_requested = False
+        self._is_cancel_requested = run.cancel_state is CancelState.REQUESTED
+        self._is_pause_requested = False
         self._end = ProgramEnd(LOST)
         self._ended: asyncio.Future[ProgramEnd] = self.loop.create_future()
         self.driver = Driver(self, run, definition)
@@ -154,16 +155,13 @@ class ProgramHost:
     async def execute(self, history: History, messages: Sequence[Message], message_count: int) -> ProgramEnd:
         """Execute the program until it does not run here any more."""
         driver = self.driver
-        if CANCEL_NOTICE in messages:
-            self._is_cancel_requested = True
-            driver.run = replace(driver.run, cancel_state=CancelState.REQUESTED)
         listening = self.loop.create_task(self._receive_messages(message_count))
         try:
             if driver.definition.prepare_run is not None:
                 await driver.definition.prepare_run(driver.run)
             if not self._ended.done():
                 driver.start(history)
-                self._take([message for message in messages if not isinstance(message, Signal)])
+                self._take([message for message in messages if message == PAUSE_NOTICE])
             return await asyncio.shield(self._ended)
         except asyncio.CancelledError:
             driver.unload()

@@ -24,6 +24,7 @@ from holdfast import (
     NonDeterminismError,
     RunCancelled,
     RunFailed,
+    RunState,
     Runtime,
     RunTimedOut,
     UsageError,
@@ -36,8 +37,16 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.integrations import AnswerCodec, ModelAnswer, ModelInput, TokenCounts, record_model_call
-from holdfast.integrations import record_model_stream_sync, record_tool_call, record_tool_call_sync
+from holdfast.integrations import (
+    AnswerCodec,
+    ModelAnswer,
+    ModelInput,
+    TokenCounts,
+    record_model_call,
+    record_model_stream_sync,
+    record_tool_call,
+    record_tool_call_sync,
+)
 from waits import wait_until, wait_until_sync
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -91,12 +100,13 @@ async def run_twice(
     between(run)
     async with own_worker(world, code):
         await wait_until(lambda: effect_counts[run, "waiting"] == 2 or is_over(client, run))
-        await client.handle(run).signal("go")
+        if not await is_over(client, run):
+            await client.handle(run).signal("go")
         return run, await client.handle(run).result()
 
 
 async def is_over(client: Client, run: str) -> bool:
-    return (await client.handle(run).status()).state.is_terminal
+    return (await client.handle(run).info()).state.is_terminal
 
 
 async def wait_to_go() -> None:
@@ -118,7 +128,7 @@ async def pg_sum(numbers: list[int]) -> int:
 
 async def test_the_calls_of_a_program_are_recorded_in_their_order(world: World, client: Client) -> None:
     run = make_unique_id("sum")
-    assert await pg_sum.options(id=run).run([3, 1, 2]) == 12
+    assert await pg_sum.options(id=run)([3, 1, 2]) == 12
     report = await client.handle(run).describe(limit=None)
     calls = [(one.kind, one.name, one.output) for one in report.journal if one.kind == "step"]
     assert calls == [("step", "pg_double", 6), ("step", "pg_double", 2), ("step", "pg_double", 4)]
@@ -217,8 +227,8 @@ async def pg_streams() -> str:
 async def test_a_stream_is_recorded_as_a_whole(world: World, client: Client) -> None:
     run, text = await run_twice(world, client, pg_streams)
     assert (text, effect_counts[run, "stream"]) == ("Good morning", 1)
-    used = (await client.handle(run).describe()).usage
-    assert (used.own.calls, used.own.input_tokens) == (1, 1000)
+    used = await client.handle(run).usage()
+    assert (used.calls, used.input_tokens) == (1, 1000)
 
 
 @program
@@ -272,10 +282,10 @@ async def test_a_failed_run_is_retried_with_what_it_has_recorded(world: World, c
     run = make_unique_id("healed")
     broken.add(run)
     with fails_with(ValueError, "broken"):
-        await pg_healed.options(id=run).run()
+        await pg_healed.options(id=run)()
     broken.discard(run)
     handle = client.handle(run)
-    await handle.retry()
+    await client.retry(run)
     assert await handle.result() == 14
     assert effect_counts[run, "double 5"] == 1
 
@@ -287,7 +297,7 @@ async def pg_late() -> None:
 
 async def test_a_program_has_a_time_limit(world: World) -> None:
     with fails_with(RunTimedOut):
-        await pg_late.options(id=make_unique_id("late")).run()
+        await pg_late.options(id=make_unique_id("late"))()
 
 
 # Control
@@ -332,7 +342,8 @@ async def test_a_paused_program_runs_again_when_it_is_resumed(world: World, clie
 
 
 async def is_paused(client: Client, run: str) -> bool:
-    return (await client.handle(run).status()).paused_at is not None and effect_counts[run, "waiting"] == 1
+    report = await client.handle(run).describe()
+    return report.is_paused and report.state is RunState.WAITING
 
 
 @program
@@ -370,9 +381,9 @@ async def pg_child(number: int) -> int:
 
 async def test_a_workflow_calls_a_program(world: World, client: Client) -> None:
     run = make_unique_id("parent")
-    assert await pg_parent.options(id=run).run(4) == 9
+    assert await pg_parent.options(id=run)(4) == 9
     report = await client.handle(run).describe()
-    assert [one.workflow for one in report.children] == ["pg_child"]
+    assert [one.workflow for one in report.related_runs] == ["pg_child"]
 
 
 @workflow
@@ -394,7 +405,7 @@ async def test_a_program_calls_and_starts_workflows_and_finds_them_again(world: 
     run = make_unique_id("calls")
 
     async def list_children() -> Any:
-        children = (await client.handle(run).describe()).children
+        children = (await client.handle(run).describe()).related_runs
         return children if len(children) == 2 else None
 
     async with own_worker(world, pg_calls):
@@ -426,13 +437,13 @@ async def test_a_budget_holds_a_program_until_it_is_raised(world: World, client:
     handle = await pg_spends.options(id=run, budget=Budget(turns=2)).start(3)
     await wait_until(lambda: has_calls(client, run, 2))
     await asyncio.sleep(0.1)
-    assert (await client.handle(run).describe()).usage.own.calls == 2
+    assert await has_calls(client, run, 2)
     await client.handle(run).set_budget(Budget(turns=5))
     assert await handle.result() == 3
 
 
 async def has_calls(client: Client, run: str, number: int) -> bool:
-    return (await client.handle(run).describe()).usage.own.calls == number
+    return (await client.handle(run).usage()).calls == number
 
 
 @step
@@ -447,14 +458,14 @@ async def pg_reporting() -> None:
 
 async def test_a_step_reports_what_it_has_used(world: World, client: Client) -> None:
     run = make_unique_id("reporting")
-    await pg_reporting.options(id=run).run()
-    used = (await client.handle(run).describe()).usage.own
+    await pg_reporting.options(id=run)()
+    used = await client.handle(run).usage()
     assert (used.input_tokens, used.output_tokens) == (10, 5)
 
 
 @step(transaction=True)
 async def pg_transaction() -> None:
-    current_step().connection  # noqa: B018
+    current_step().connection
 
 
 @program
@@ -467,7 +478,7 @@ async def pg_transacts() -> str:
 
 
 async def test_a_step_in_a_transaction_needs_a_database(world: World) -> None:
-    found = await pg_transacts.options(id=make_unique_id("transacts")).run()
+    found = await pg_transacts.options(id=make_unique_id("transacts"))()
     assert ("transaction=True" in found) if world.backend == "temporal" else found == "committed"
 
 
@@ -478,8 +489,8 @@ def pg_blocks() -> int:
 
 async def test_a_once_tool_of_a_plain_function_runs_once(world: World) -> None:
     run = make_unique_id("blocks")
-    assert await pg_blocks.options(id=run).run() == 1
-    assert await pg_blocks.options(id=run).run() == 1
+    assert await pg_blocks.options(id=run)() == 1
+    assert await pg_blocks.options(id=run)() == 1
 
 
 OWN = (pg_parallel, pg_threads, pg_tools, pg_streams, pg_asks_model, pg_failing, pg_asks, pg_calls)

@@ -52,6 +52,7 @@ from holdfast.stores.temporal.carried_records import pack_intents, pack_signal_i
 from holdfast.stores.temporal.payloads import from_payload, get_note
 from holdfast.stores.temporal.program_updates import (
     CANCEL_NOTICE,
+    NO_FENCE,
     PAUSE_NOTICE,
     RESUME_NOTICE,
     Fence,
@@ -90,7 +91,7 @@ class LiveProgram(LiveRun):
     """The run of a program in a workflow."""
 
     def __init__(self, engine_context: EngineContext, args: Sequence[RawValue]) -> None:
-        self._fence = Fence(0, 0)
+        self._fence = NO_FENCE
         self._messages: list[Message] = []
         """What the activity has not confirmed yet."""
         self._confirmed_count = 0
@@ -120,7 +121,8 @@ class LiveProgram(LiveRun):
     def start(self, at: float) -> None:
         """Start the program."""
         self.clock.time = at
-        self._records = self._signals = []
+        self._records.clear()
+        self._signals.clear()
         self._remote.is_started = True
         early, self._early_batches = self._early_batches, []
         for batch in early:
@@ -455,7 +457,7 @@ def _read_stop(task: Any) -> ProgramStopped:
     """Why an activity ended."""
     end = read_end(task)
     if end.status is not EndStatus.COMPLETED:
-        # A worker of the activity reports failures of the program as results: it was stopped from outside, or has a bug.
+        # Failures of the program are results: the activity was stopped from outside, or has a bug.
         return ProgramStopped(RunState.FAILED, end.payload)
     payload: Payload = task.result().payload
     rewind = get_note(payload, identifiers.REWIND_NOTE)

@@ -451,6 +451,7 @@ class LiveRun(TemporalRun):
         )
 
     def request_continue_as_new(self) -> None:
+        """End this execution, and continue in another one."""
         if self._finish_op is None:
             self._is_continuing = True
             self._finished.set()

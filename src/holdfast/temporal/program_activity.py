@@ -30,11 +30,11 @@ from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.history import fetch_events
 from holdfast.stores.temporal.outcomes import compute_worker_id, read_outcomes
 from holdfast.stores.temporal.payloads import load_json, to_raw_value
+from holdfast.stores.temporal.program_journal import ProgramJournal
 from holdfast.stores.temporal.program_updates import (
     CANCEL_NOTICE,
     Fence,
     MessagesAnswer,
-    ProgramJournal,
     ProgramSender,
 )
 from holdfast.stores.temporal.run_memo import RUN_MEMO_KEY, budgets_from_memo

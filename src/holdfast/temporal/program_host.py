@@ -25,9 +25,10 @@ from holdfast.core.states import RunState
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.held_run import HeldRun
+from holdfast.engine.host import Lease
 from holdfast.engine.journal_writer import AnswerCallback, JournalWriter
 from holdfast.engine.program_run import ProgramRun
-from holdfast.engine.step_run import StepRun
+from holdfast.engine.step_run import StepInterceptor, StepRun
 from holdfast.engine.timers import ClockTimers
 from holdfast.errors import HistoryFull, HoldfastError
 from holdfast.stores.claims import RunRequests
@@ -107,8 +108,8 @@ class ProgramHost:
     """
 
     execution_factory: Callable[..., Execution] = Execution
-    step_interceptor = None
-    min_overlap_count = None
+    step_interceptor: StepInterceptor | None = None
+    min_overlap_count: int | None = None
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class ProgramHost:
         journal: ProgramLog,
         execution_id: str,
         budgets: Sequence[BudgetOwner],
-        lease: Any,
+        lease: Lease,
         worker_id: int,
     ) -> None:
         self.engine = engine
@@ -183,7 +184,7 @@ class ProgramHost:
         """Let steps in flight end, unless ``should_stop``, and hand the program over to another worker."""
         self.is_draining = True
         driver = self.driver
-        while not driver.is_closed and driver.in_flight_count and not should_stop():
+        while not driver.is_closed and driver.in_flight_count and not should_stop():  # noqa: ASYNC110  # changes often
             await asyncio.sleep(0.02)
         await self.writer.flush()
         if not driver.is_closed:

@@ -121,5 +121,5 @@ def _describe(record: Record) -> str:
     return f"the {record.kind.label} record of {record.name!r}"
 
 
-def _decode_answer(answer: Any) -> OpResult | BaseException:
+def _decode_answer(answer: str | dict[str, str]) -> OpResult | BaseException:
     return decode_error(answer["error"].encode(), ()) if isinstance(answer, dict) else OpStatus(answer)

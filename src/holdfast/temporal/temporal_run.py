@@ -62,6 +62,7 @@ from holdfast.stores.temporal.run_events import (
     ChildEnded,
     ChildStarted,
     DelayElapsed,
+    ProgramStopped,
     RunEvent,
     SignalReceived,
     StepEnded,
@@ -195,6 +196,8 @@ class TemporalRun:
                 self.linked_runs.on_child_started(run_event)
             case ChildEnded():
                 self.linked_runs.on_child_ended(run_event)
+            case ProgramStopped():
+                raise AssertionError("the run of a program is a `LiveProgram`")
 
     # The driver's host (see `engine.host.RunHost`)
 

@@ -24,7 +24,7 @@ from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.awaited_run import AwaitedRun, found_run_from_json
 from holdfast.stores.temporal.carried_records import unpack, unpack_attempts, unpack_signal_ids
 from holdfast.stores.temporal.payloads import from_payload, load_json
-from holdfast.stores.temporal.program_updates import ProgramJournal
+from holdfast.stores.temporal.program_journal import ProgramJournal
 from holdfast.stores.temporal.run_events import (
     RUN_STATES,
     ChildEnded,

@@ -8,7 +8,7 @@ there is something.
 
 **The fence.** If the worker of the activity dies, another one executes it again. Each execution has a ``Fence``, which
 rises. The first update with a higher fence closes the run to all lower ones: what they send changes nothing, though it
-is in the history. ``ProgramJournal`` follows the same rule when it reads a history.
+is in the history. ``program_journal`` follows the same rule when it reads a history.
 
 **Repeats.** An activity that does not know whether an update has arrived sends its content again in another one. A
 record with a ``seq`` that exists changes nothing; the other operations may be repeated.
@@ -17,14 +17,14 @@ record with a ``seq`` that exists changes nothing; the other operations may be r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any, NamedTuple, cast
 
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from holdfast.admission.usage import BudgetLimits, Usage
+from holdfast.admission.usage import BudgetLimits
 from holdfast.core.records import Attempt, Record, RecordKind, RewindPoint, Signal
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import ApprovalRequest, RemindApproval, RequestApproval, WithdrawApproval
@@ -39,10 +39,8 @@ from holdfast.stores.operations import (
     SaveAttempt,
     StartRun,
 )
-from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.budgets import usage_from_json
 from holdfast.stores.temporal.payloads import from_payload, load_json, to_raw_value
-from holdfast.stores.temporal.run_events import EventBatch, UpdateReceived
 
 
 class Fence(NamedTuple):
@@ -52,6 +50,10 @@ class Fence(NamedTuple):
     """The number of the activity: a run that was paused has another one when it continues."""
     attempt: int
     """Temporal's number of the delivery of this activity."""
+
+
+NO_FENCE = Fence(0, 0)
+"""The program has not been executed yet."""
 
 
 class ProgramSender(NamedTuple):
@@ -83,12 +85,12 @@ def encode_operations(sender: ProgramSender, ops: Sequence[Op]) -> list[RawValue
 
 def decode_operations(payloads: Sequence[Payload]) -> tuple[ProgramSender, list[Op]]:
     """The operations in these arguments, and who has sent them."""
-    head = load_json(payloads[0])
+    head: dict[str, Any] = load_json(payloads[0])
     sender = _decode_sender(head)
     values = payloads[1:]
     ops: list[Op] = []
     for row in head["ops"]:
-        index = row.pop("value", None)
+        index: int | None = row.pop("value", None)
         ops.append(_decode_operation(row, None if index is None else from_payload(values[index]), sender))
     return sender, ops
 
@@ -180,10 +182,11 @@ def _decode_operation(row: dict[str, Any], value: bytes | None, sender: ProgramS
     if kind == "record":
         return _decode_record(row, value, sender)
     if kind == "attempt":
-        return SaveAttempt(0, sender.epoch, Attempt(**{**row, "progress": value}))
+        attempt: dict[str, Any] = {**row, "progress": value}
+        return SaveAttempt(0, sender.epoch, Attempt(**attempt))
     if kind == "ask":
         form_schema, arguments = json.loads(value or b'["", ""]')
-        request = {**row["request"], "choices": tuple(row["request"]["choices"])}
+        request: dict[str, Any] = {**row["request"], "choices": tuple(row["request"]["choices"])}
         asked = ApprovalRequest(**request, form_schema=form_schema.encode(), arguments=arguments.encode())
         return RequestApproval(0, sender.epoch, row["position"], row["id"], asked, row["at"], row["expires_at"])
     if kind == "remind":
@@ -219,24 +222,23 @@ def _decode_record(row: dict[str, Any], value: bytes | None, sender: ProgramSend
 
 
 def _encode_new_run(new: NewRun) -> dict[str, Any]:
-    row = {one.name: getattr(new, one.name) for one in fields(new) if one.name != "inputs"}  # type: ignore[arg-type]
-    row |= {"digest": new.digest.hex(), "seed": new.seed.hex()}
-    return row
+    names = (one.name for one in fields(cast(Any, new)) if one.name != "inputs")
+    row: dict[str, Any] = {name: getattr(new, name) for name in names}
+    return {**row, "digest": new.digest.hex(), "seed": new.seed.hex()}
 
 
 def _decode_new_run(row: dict[str, Any], inputs: bytes) -> NewRun:
-    budget = row.pop("budget")
-    return NewRun(
-        **{
-            **row,
-            "inputs": inputs,
-            "digest": bytes.fromhex(row["digest"]),
-            "seed": bytes.fromhex(row["seed"]),
-            "tags": tuple(row["tags"]),
-            "rewind_points": tuple(RewindPoint(*point) for point in row["rewind_points"]),
-            "budget": None if budget is None else BudgetLimits(*budget),
-        }
-    )
+    budget: list[Any] | None = row["budget"]
+    values: dict[str, Any] = {
+        **row,
+        "inputs": inputs,
+        "digest": bytes.fromhex(row["digest"]),
+        "seed": bytes.fromhex(row["seed"]),
+        "tags": tuple(row["tags"]),
+        "rewind_points": tuple(RewindPoint(*point) for point in row["rewind_points"]),
+        "budget": None if budget is None else BudgetLimits(*budget),
+    }
+    return NewRun(**values)
 
 
 # Messages
@@ -316,73 +318,12 @@ def _decode_message(row: dict[str, Any], value: bytes | None) -> Message:
     if "request" in row:
         return RequestNotice(row["request"])
     if "digest" in row:
-        return RunStarted(
-            **{**row, "digest": bytes.fromhex(row["digest"]), "state": RunState(row["state"])}, payload=value
-        )
+        values: dict[str, Any] = {
+            **row, "digest": bytes.fromhex(row["digest"]), "state": RunState(row["state"]), "payload": value,
+        }  # fmt: skip
+        return RunStarted(**values)
     return Signal(**row, payload=value or b"null")
 
 
 def _dump(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-# Histories
-
-
-@dataclass
-class ProgramJournal:
-    """The journal of a program's run, as its updates have written it."""
-
-    records: list[Record] = field(default_factory=list[Record])
-    attempts: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
-    consumed_names: list[str] = field(default_factory=list[str])
-    """The names of the signals that its records have consumed, in order."""
-    usage: Usage = field(default_factory=Usage)
-    fence: Fence = Fence(0, 0)
-
-    def admit(self, fence: Fence) -> bool:
-        """Whether an update with this fence takes effect."""
-        self.fence = max(self.fence, fence)
-        return fence == self.fence
-
-    @property
-    def last_seq(self) -> int:
-        """The number of the last record; -1: there is none."""
-        return self.records[-1].seq if self.records else -1
-
-    def add_batches(self, batches: Iterable[EventBatch]) -> None:
-        """Apply the updates in these parts of a history."""
-        for batch in batches:
-            for event in batch.events:
-                if isinstance(event, UpdateReceived):
-                    self._add_update(event)
-
-    def _add_update(self, event: UpdateReceived) -> None:
-        if event.name == identifiers.MESSAGES_UPDATE:
-            self.admit(decode_request(event.payloads).sender.fence)
-        elif event.name == identifiers.RECORD_UPDATE:
-            sender, ops = decode_operations(event.payloads)
-            if self.admit(sender.fence):
-                for op in ops:
-                    self._apply(op)
-
-    def _apply(self, op: Op) -> None:
-        if isinstance(op, SaveAttempt):
-            self.attempts[op.attempt.position] = op.attempt
-        elif isinstance(op, AppendRecord) and op.record.seq > self.last_seq:
-            self.records.append(op.record)
-            if op.clear_attempt:
-                self.attempts.pop(op.record.position, None)
-            if op.record.kind is RecordKind.SIGNAL:
-                self.consumed_names.append(op.record.name)
-            if op.used is not None:
-                self.usage += op.used
-
-    def remove_consumed(self, signals: Sequence[Signal]) -> list[Signal]:
-        """These signals without those that its records have consumed: of a name, the oldest ones."""
-        rest = list(signals)
-        for name in self.consumed_names:
-            consumed = next((signal for signal in rest if signal.name == name), None)
-            if consumed is not None:
-                rest.remove(consumed)
-        return rest

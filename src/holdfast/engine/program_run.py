@@ -142,6 +142,8 @@ class ProgramRun:
 
     def _end(self, value: Any, error: BaseException | None) -> None:
         self._has_ended = True
+        if isinstance(error, asyncio.CancelledError) and self._host.is_stopping:
+            return  # the end of `asyncio.run` cancels every task: the run leaves memory, and has not ended
         if not self.is_closed:
             self.execution.end_program(value, error)
             self._driver.advance()

@@ -55,9 +55,9 @@ from holdfast.stores.temporal.program_updates import (
     NO_FENCE,
     PAUSE_NOTICE,
     RESUME_NOTICE,
-    Fence,
     Message,
     MessagesAnswer,
+    ProgramSender,
     RunStarted,
     decode_operations,
     decode_request,
@@ -241,16 +241,16 @@ class LiveProgram(LiveRun):
 
     # The fence
 
-    def _admit(self, fence: Fence) -> bool:
+    def _admit(self, sender: ProgramSender) -> bool:
         """Whether an update with this fence takes effect."""
-        if fence > self._fence:
-            self._open(fence)
-        return fence == self._fence and not self._finished.is_set()
+        if sender.fence > self._fence:
+            self._open(sender)
+        return sender.fence == self._fence and not self._finished.is_set()
 
-    def _open(self, fence: Fence) -> None:
+    def _open(self, sender: ProgramSender) -> None:
         """The program is executed once more."""
-        has_died = self._fence.activity == fence.activity and not self._is_released
-        self._fence, self._is_released = fence, False
+        has_died = sender.is_again and not self._is_released
+        self._fence, self._is_released = sender.fence, False
         if has_died:
             self._death_count += 1
         run = self.driver.run
@@ -297,7 +297,7 @@ class LiveProgram(LiveRun):
 
     def _receive_request(self, event: UpdateReceived) -> None:
         request = decode_request(event.payloads)
-        if not self._admit(request.sender.fence):
+        if not self._admit(request.sender):
             self.answer_update(event, RawValue(MessagesAnswer(is_fenced=True).encode()))
             return
         del self._messages[: request.after - self._confirmed_count]
@@ -324,7 +324,7 @@ class LiveProgram(LiveRun):
 
     def _perform_all(self, event: UpdateReceived) -> dict[str, Any] | None:
         sender, ops = decode_operations(event.payloads)
-        if not self._admit(sender.fence):
+        if not self._admit(sender):
             return None
         answers = [self._perform(op) for op in ops]
         return {"answers": answers, "next": self._decide_next()}

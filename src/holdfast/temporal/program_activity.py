@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
 
 from holdfast.core.records import RecordKind, Signal
 from holdfast.stores.contract import History
@@ -51,7 +52,13 @@ if TYPE_CHECKING:
 CLEANUP_TIMEOUT_S = 10.0
 """How long a program that is stopped may take to clean up."""
 
+STUCK_DELAY_S = 1.0
+"""The delay before Temporal offers a program again that a worker with a blocked loop has declined."""
+
 FIRST = Fence(1, 1)
+
+STARTED_KEY = "started"
+"""The detail of a heartbeat that says whether the program has begun."""
 
 
 class ProgramActivity:
@@ -64,15 +71,21 @@ class ProgramActivity:
         self._host: ProgramHost | None = None
         self._is_released = False
         self._lease_until = 0.0
+        details = self._info.heartbeat_details
+        # Without details, the first worker may have died before it could send a heartbeat.
+        self._is_again = bool(details[0][STARTED_KEY] if details else self._info.attempt > 1)
+        self._details = {STARTED_KEY: self._is_again}
+        """The details of the heartbeats."""
 
     async def execute(self) -> RawValue:
         """Execute the program, and return how it ended."""
         activities = self._activities
         if activities.is_releasing:
             await activities.handed_over.wait()
-            raise make_handover_failure()
+            raise self._decline()
         if activities.is_stuck():
-            raise make_handover_failure(delay_s=1.0)
+            raise self._decline(STUCK_DELAY_S)
+        self._details = {STARTED_KEY: True}
         heartbeats = asyncio.create_task(self._send_heartbeats())
         task = CrossLoopTask(activities.loop, self._execute_program, contextvars.Context())
         activities.programs.add(self)
@@ -91,6 +104,11 @@ class ProgramActivity:
         if end.reason in (LOST, RELEASED):
             raise make_handover_failure()
         return self._encode_end(end)
+
+    def _decline(self, delay_s: float = 0.001) -> ApplicationError:
+        """Leave the program to another worker, without having begun it."""
+        activity.heartbeat(self._details)  # the failure carries the last heartbeat
+        return make_handover_failure(delay_s)
 
     def _encode_end(self, end: ProgramEnd) -> RawValue:
         notes = {identifiers.STOP_NOTE: str(end.reason), identifiers.REWIND_NOTE: end.rewind}
@@ -118,7 +136,7 @@ class ProgramActivity:
     async def _send_heartbeats(self) -> None:
         while True:
             if not self._activities.is_stuck():
-                activity.heartbeat()
+                activity.heartbeat(self._details)
                 self._lease_until = time.monotonic() + self._engine_context.settings.heartbeat_timeout_s
             await asyncio.sleep(self._activities.get_heartbeat_interval_s())
 
@@ -135,7 +153,7 @@ class ProgramActivity:
         assert execution_id is not None
         fence = Fence(identifiers.parse_program_id(info.activity_id), info.attempt)
         worker = compute_worker_id(engine.client.identity)
-        sender = ProgramSender(fence, worker, epoch=fence.activity + fence.attempt - 1)
+        sender = ProgramSender(fence, worker, fence.activity + fence.attempt - 1, self._is_again)
         journal = ProgramLog(engine.client, engine.store.target, run_id, execution_id, sender, engine.max_value)
         # Nobody was told anything before the first one, so it needs no answer before it begins.
         opened = MessagesAnswer() if fence == FIRST else await journal.request_messages(0, should_wait=False)

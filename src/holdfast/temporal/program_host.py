@@ -290,6 +290,8 @@ class ProgramHost:
 
     def _has_nothing_in_flight(self) -> bool:
         driver = self.driver
+        if driver.program is not None and driver.program.owns_process:
+            return False  # it cannot run again in this process
         has_only_signals = all(command.kind is RecordKind.SIGNAL for command in driver.execution.open_commands.values())
         return has_only_signals and not driver.in_flight_count and driver.execution.result is None
 

@@ -64,6 +64,8 @@ class ProgramSender(NamedTuple):
     """The number of the worker."""
     epoch: int
     """How often the program has been executed, for the records."""
+    is_again: bool = False
+    """Whether an earlier attempt of the activity has begun to execute the program."""
 
 
 # Operations
@@ -116,11 +118,11 @@ def decode_request(payloads: Sequence[Payload]) -> MessagesRequest:
 
 
 def _encode_sender(sender: ProgramSender) -> dict[str, Any]:
-    return {"fence": list(sender.fence), "worker": sender.worker, "epoch": sender.epoch}
+    return {"fence": list(sender.fence), "worker": sender.worker, "epoch": sender.epoch, "again": sender.is_again}
 
 
 def _decode_sender(head: dict[str, Any]) -> ProgramSender:
-    return ProgramSender(Fence(*head["fence"]), head["worker"], head["epoch"])
+    return ProgramSender(Fence(*head["fence"]), head["worker"], head["epoch"], head["again"])
 
 
 def _encode_operation(op: Op) -> tuple[dict[str, Any], bytes | None]:

@@ -95,7 +95,8 @@ class ProgramActivity:
             activities.loop.call_soon_threadsafe(self._lose)
             with suppress(asyncio.CancelledError, TimeoutError):
                 await asyncio.wait_for(asyncio.shield(task.future), CLEANUP_TIMEOUT_S)
-            raise
+            # Another worker continues it; or the run has ended, and Temporal ignores the failure.
+            raise make_handover_failure() from None
         finally:
             activities.programs.discard(self)
             heartbeats.cancel()

@@ -15,7 +15,7 @@ PUBLIC = set(
     Delivery DeliveryLost DeliveryParked StepUsage SyncDelivery
     Skill Step Tool Usage Workflow WorkflowOptions
     AesEncryption Encryption UndecryptableValue
-    current_run current_step llm_step map memory now parallel patched random skill load_skills step tool uuid4
+    current_run current_step llm_step map memory now once parallel patched program random skill load_skills step tool uuid4
     wait_for_signal workflow
     ApprovalInfo ApprovalNotification ApprovalPolicy ask
     ApprovalClosed ApprovalDenied ApprovalError ApprovalTimedOut UnknownApproval

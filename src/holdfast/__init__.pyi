@@ -18,6 +18,7 @@ from holdfast.authoring.approval_requests import ApprovalNotification as Approva
 from holdfast.authoring.approval_requests import ApprovalPolicy as ApprovalPolicy
 from holdfast.authoring.ask import ask as ask
 from holdfast.authoring.memory import memory as memory
+from holdfast.authoring.once import once as once
 from holdfast.authoring.parallel import parallel as parallel
 from holdfast.authoring.program import program as program
 from holdfast.authoring.runtime import Runtime as Runtime

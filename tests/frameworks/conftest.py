@@ -25,6 +25,7 @@ MODULES = {
     "google_adk": "google.adk",
     "claude_agent": "claude_agent_sdk",
     "fastapi": "fastapi",
+    "clients": "openai",
 }
 """By the folder of its tests, what a framework is imported as."""
 

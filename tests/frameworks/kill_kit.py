@@ -64,6 +64,7 @@ class App:
         once: the tools with the effect ``once``.
         arguments: of its command line.
         environment: more environment variables.
+        launcher: what stands before the script in the command line, such as ``-m holdfast.cli run``.
     """
 
     script: Path
@@ -71,6 +72,7 @@ class App:
     once: Collection[str] = ()
     arguments: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    launcher: Sequence[str] = ()
 
 
 class Ending(NamedTuple):
@@ -131,7 +133,7 @@ def run_app(app: App, folder: Path, url: str, kill: Kill | None = None) -> Endin
             **app.environment,
         }
         with subprocess.Popen(
-            [sys.executable, str(app.script), *app.arguments],
+            [sys.executable, *app.launcher, str(app.script), *app.arguments],
             env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         ) as process:  # fmt: skip
             provider.client = process

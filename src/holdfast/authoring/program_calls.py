@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import events
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.codec import compute_content_digest
@@ -23,19 +24,28 @@ T = TypeVar("T")
 def call_step(program: ProgramContext, step: StepDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Call a step in a program.
 
-    An async step must be awaited, and so must any step where an event loop is running. Elsewhere the call blocks, and
-    returns the output.
+    The step is executed where it is called, because it may use what belongs to the program's own thread or event loop,
+    such as a database connection. What the caller cannot do is left to the engine: a timeout, a transaction, and
+    everything on the engine's own event loop, where the call of a plain function must be awaited, too.
     """
-    if step.is_async or events._get_running_loop() is not None:
-        return _await_step(step, args, kwargs)
     run, thread, _ = program
-    return run.call_sync(thread, lambda: _invoke(program, step, args, kwargs), _describe(args, kwargs))
+    if step.is_async or events._get_running_loop() is run.loop:
+        return _await_step(step, args, kwargs)
+    if _is_executed_by_engine(step):
+        return run.call_sync(thread, lambda: _invoke(program, step, args, kwargs), _describe(args, kwargs))
+    return open_in_place_call(step, args, kwargs, is_opaque=True).call_sync(partial(step.function, *args, **kwargs))
 
 
 async def _await_step(step: StepDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     program = _get_program()  # of the task that awaits the call, which may be another one
     run, thread, _ = program
-    return await run.call(thread, lambda: _invoke(program, step, args, kwargs), _describe(args, kwargs))
+    if _is_executed_by_engine(step) or events._get_running_loop() is run.loop:
+        return await run.call(thread, lambda: _invoke(program, step, args, kwargs), _describe(args, kwargs))
+    return await open_in_place_call(step, args, kwargs, is_opaque=True).call(partial(step.function, *args, **kwargs))
+
+
+def _is_executed_by_engine(step: StepDefinition) -> bool:
+    return step.timeout_s is not None or step.is_transactional or step.invoke is not None
 
 
 def open_in_place_call(
@@ -48,8 +58,8 @@ def open_in_place_call(
     is_opaque: bool = False,
 ) -> InPlaceCall:
     """A call of a step that its caller in the program executes itself: see ``engine.in_place_call``."""
-    if step.retry.retries != 0 or step.timeout_s is not None:
-        raise UsageError(f"{step.name!r} is executed by the program itself, and so can have no retries and no timeout")
+    if step.timeout_s is not None:
+        raise UsageError(f"{step.name!r} is executed by the program itself, and so cannot have a timeout")
     program = _get_program()
 
     def make(function: Callable[..., Any]) -> Coroutine[Any, Any, Any]:

@@ -30,7 +30,6 @@ from holdfast.codec import encode_error
 from holdfast.core.commands import UNDECODED, Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import PATCH_POSITION
-from holdfast.core.program_execution import ProgramExecution
 from holdfast.core.records import WAIT_KINDS, Record, RecordKind, Signal
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import WorkflowDefinition
@@ -112,7 +111,7 @@ class Driver(HeldRun):
         }
         if not definition.is_program:
             return self.host.execution_factory(run.id, partial(definition.execute, args, kwargs, max_value), **options)
-        execution = ProgramExecution(
+        execution = self.host.program_execution_factory(
             run.id,
             partial(definition.encode_result, max_value=max_value),
             intended_positions=[position for position, attempt in history.attempts.items() if attempt.intent],

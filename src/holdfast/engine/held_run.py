@@ -149,13 +149,14 @@ class HeldRun(ABC):
 
     @property
     def in_flight_count(self) -> int:
-        """Running steps, outcomes on their way to the store, and records that are not delivered yet."""
+        """Running steps, a running program, outcomes on their way to the store, and records that are not delivered."""
         return (
             len(self.steps.started)
             + self.recorder.pending_count
             + len(self._inbox)
             + (self._turn_state is _INTERRUPTED)
             + (self.phase is Phase.LOADING)
+            + (self.program is not None and not self.program.is_blocked)
         )
 
     # Answers of the store

@@ -168,6 +168,8 @@ class RunHost(Protocol):
     run_log: RunLog
     execution_factory: Callable[..., Execution]
     """Makes the run in memory: ``Execution``, or a subclass through which a test observes the run."""
+    program_execution_factory: Callable[..., ProgramExecution]
+    """Makes the run of a program."""
 
     @property
     def clock(self) -> Clock:

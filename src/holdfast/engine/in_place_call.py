@@ -2,7 +2,7 @@
 
 A step runs on the engine's event loop, or in one of its threads. What belongs to the program's own loop or thread, such
 as a tool of an agent or a streamed answer of a model, is executed in place: the step waits while the caller executes
-it, and then records the outcome that the caller reports.
+it, and then records the outcome that the caller reports. A step with retries may ask the caller for another attempt.
 
 Calls that such code makes are recorded, too, in a logical thread of their own. An *opaque* call is one step with all
 that happens in it: the calls in it are not recorded.
@@ -17,6 +17,7 @@ from asyncio import events
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future as ThreadFuture
 from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.core.program_calls import LogicalThread
@@ -79,7 +80,9 @@ class InPlaceCall:
         self._before = before
         self._is_opaque = is_opaque
         self._started: ThreadFuture[_StartedCall] = ThreadFuture()
-        """Done when the caller must execute the call; cancelled if the call has an outcome already."""
+        """Done when the caller must execute the next attempt; cancelled when the call has an outcome."""
+        self._attempt: _StartedCall | None = None
+        """The attempt that the caller executes."""
         self._reported: asyncio.Future[Any] | None = None
         self._future: Any = None
         self._waiting: asyncio.Future[Any] | None = None
@@ -115,9 +118,15 @@ class InPlaceCall:
     async def start(self) -> bool:
         """Start the call from async code. Returns whether the caller must execute it: no outcome is recorded."""
         self._future, self._waiting = self._run.submit(self._thread, self._make, self._content)
+        return await self._wait_for_attempt()
+
+    async def _wait_for_attempt(self) -> bool:
+        """Whether the caller must execute an attempt, instead of waiting for the outcome."""
+        assert self._waiting is not None
         started = asyncio.wrap_future(self._started)
         await asyncio.wait((self._waiting, started), return_when=asyncio.FIRST_COMPLETED)
         if not self._waiting.done():
+            self._attempt = started.result()
             return True
         started.cancel()
         return False
@@ -126,10 +135,15 @@ class InPlaceCall:
         """Start the call from other code."""
         future = self._future = self._run.submit_from_thread(self._thread, self._make, self._content)
         future.add_done_callback(lambda _: self._started.cancel())
+        return self._wait_for_attempt_sync()
+
+    def _wait_for_attempt_sync(self) -> bool:
+        if self._future.done():
+            return False
         try:
-            self._started.result()
+            self._attempt = self._started.result()
         except BaseException:  # recorded, or refused
-            if not future.done():
+            if not self._future.done():
                 raise
             return False
         return True
@@ -137,7 +151,8 @@ class InPlaceCall:
     @contextmanager
     def executing(self) -> Generator[StepContext]:
         """The block in which the caller executes the call; a stream has one for each of its parts."""
-        started = self._started.result()
+        started = self._attempt
+        assert started is not None
         inner = OUTSIDE if self._is_opaque else ProgramContext(self._run, LogicalThread(started.position), get_owner())
         token, step_token = current_program.set(inner), current_context.set(started.context)
         try:
@@ -147,7 +162,8 @@ class InPlaceCall:
             current_program.reset(token)
 
     def report(self, value: Any, error: BaseException | None = None) -> None:
-        """Report the outcome, which is then recorded; from any thread."""
+        """Report the outcome of an attempt, from any thread. It is then recorded, unless the step makes another one."""
+        self._started = ThreadFuture()
         if events._get_running_loop() is self._run.loop:
             self._set_reported(value, error)
         else:
@@ -172,32 +188,46 @@ class InPlaceCall:
 
     async def call(self, function: Callable[[], Awaitable[T]]) -> T:
         """The recorded outcome of the function."""
+        origin: TracebackType | None = None
         try:
-            if await self.start():
+            must_execute = await self.start()
+            while must_execute:
                 with self.executing():
                     try:
                         value, error = await function(), None
                     except NotRecorded as unrecorded:
                         return unrecorded.value
                     except Exception as raised:
-                        value, error = None, raised
+                        value, error, origin = None, raised, raised.__traceback__
                 self.report(value, error)
+                must_execute = await self._wait_for_attempt()
             return await self.wait()
+        except Exception as recorded:
+            if origin is not None:
+                recorded.__traceback__ = origin  # where it was raised
+            raise
         finally:
             self.close()
 
     def call_sync(self, function: Callable[[], T]) -> T:
         """The same, from other code."""
+        origin: TracebackType | None = None
         try:
-            if self.start_sync():
+            must_execute = self.start_sync()
+            while must_execute:
                 with self.executing():
                     try:
                         value, error = function(), None
                     except NotRecorded as unrecorded:
                         return unrecorded.value
                     except Exception as raised:
-                        value, error = None, raised
+                        value, error, origin = None, raised, raised.__traceback__
                 self.report(value, error)
+                must_execute = self._wait_for_attempt_sync()
             return self.wait_sync()
+        except Exception as recorded:
+            if origin is not None:
+                recorded.__traceback__ = origin  # where it was raised
+            raise
         finally:
             self.close()

@@ -78,6 +78,7 @@ class JournalEngine:
         max_value: int = DEFAULT_MAX_VALUE_BYTES,
         heartbeat_factory: type[Heartbeat] = Heartbeat,
         execution_factory: Callable[..., Execution] = Execution,
+        program_execution_factory: Callable[..., ProgramExecution] = ProgramExecution,
         step_interceptor: StepInterceptor | None = None,
         fire_schedules: bool = True,
     ) -> None:
@@ -94,6 +95,7 @@ class JournalEngine:
         self.max_value = max_value
         self.worker_id = 0
         self.execution_factory = execution_factory
+        self.program_execution_factory = program_execution_factory
         self.step_interceptor = step_interceptor
         self.run_log = RunLog.from_store(store)
         self.live_events = LiveEventWriter(self)

@@ -84,6 +84,8 @@ class ProgramRun:
         self._function = function
         self._is_async = is_async
         self._is_launched = self._has_ended = False
+        self.thread: threading.Thread | None = None
+        """The thread of a plain function."""
         self._task: asyncio.Task[None] | None = None
         self._cancels_at_new_call = False
         self._cancels_next_call = False
@@ -113,7 +115,8 @@ class ProgramRun:
             self._task = self.loop.create_task(self._run_async(), context=context)
         else:
             target = partial(context.run, self._run_in_thread)
-            threading.Thread(target=target, name=f"program {self._driver.run.id}", daemon=True).start()
+            self.thread = threading.Thread(target=target, name=f"program {self._driver.run.id}", daemon=True)
+            self.thread.start()
 
     async def _run_async(self) -> None:
         value = error = None
@@ -155,7 +158,7 @@ class ProgramRun:
         the program is interrupted when it makes the first call without a recorded outcome.
         """
         if self._is_launched:
-            self._interrupt()
+            self.loop.call_soon(self._interrupt)  # not now: the run's loop is in a turn
         else:
             self._cancels_at_new_call = True
 
@@ -278,6 +281,7 @@ class ProgramRun:
         """The caller no longer waits: withdraw the call, unless it is done."""
         if events._get_running_loop() is self.loop:
             if (call := self._calls.pop(future, None)) is not None:
+                future.cancel()  # else asyncio reports that nobody has looked at how the call ended
                 self._cancel_call(call)
         elif future in self._calls:
             self.loop.call_soon_threadsafe(self.abandon, future)

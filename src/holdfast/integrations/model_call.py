@@ -29,7 +29,7 @@ from holdfast.codec import ValueCodec
 from holdfast.codec.formatting import capitalize_first
 from holdfast.core.execution import get_current_execution
 from holdfast.engine.definitions import ModelUsage, StepDefinition
-from holdfast.engine.in_place_call import InPlaceCall
+from holdfast.engine.in_place_call import InPlaceCall, NotRecorded
 from holdfast.engine.program_context import find_program
 from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import BudgetExceeded, UnreadableRecord, UnrecordableValue, UsageError
@@ -130,9 +130,13 @@ def record_model_call_sync(model_input: ModelInput, codec: AnswerCodec[T], call:
 async def record_model_stream(
     model_input: ModelInput, codec: AnswerCodec[list[E]], open_stream: Callable[[], AsyncIterator[E]]
 ) -> AsyncGenerator[E]:
-    """The events of the model's answer: the recorded ones, or those of the stream."""
+    """The events of the model's answer: the recorded ones, or those of the stream.
+
+    A stream that raises ``NotRecorded`` withdraws the call; the value is an iterator of the events to pass on instead.
+    """
     while (opened := _open_call(model_input, codec)) is not None:
         recording = _StreamRecording(opened, codec)
+        iterator: AsyncIterator[E] | None = None
         try:
             if not await opened.start():
                 for event in cast("list[E]", await opened.wait()):
@@ -146,16 +150,23 @@ async def record_model_stream(
                         event = await anext(iterator)
                     except StopAsyncIteration:
                         break
+                    except NotRecorded as unrecorded:
+                        recording.withdraw()
+                        iterator = aiter(unrecorded.value)
+                        continue
                     except Exception as error:
+                        if recording.is_withdrawn:
+                            raise
                         recording.fail(error)
                         break
-                    if text := codec.get_text(event):
+                    if not recording.is_withdrawn and (text := codec.get_text(event)):
                         step.publish_text(text)
                 if recording.add(event):
                     await opened.wait()
                 yield event
             recording.end()
-            await opened.wait()
+            if not recording.is_withdrawn:
+                await opened.wait()
             return
         except BudgetExceeded:
             await wait_for_signal(BUDGET_SIGNAL)
@@ -164,6 +175,8 @@ async def record_model_stream(
             raise
         finally:
             recording.close()
+            if isinstance(iterator, AsyncGenerator):
+                await iterator.aclose()
     async for event in open_stream():
         yield event
 
@@ -174,6 +187,7 @@ def record_model_stream_sync(
     """The same for code that is not async."""
     while (opened := _open_call(model_input, codec)) is not None:
         recording = _StreamRecording(opened, codec)
+        iterator: Iterator[E] | None = None
         try:
             if not opened.start_sync():
                 yield from cast("list[E]", opened.wait_sync())
@@ -186,16 +200,23 @@ def record_model_stream_sync(
                         event = next(iterator)
                     except StopIteration:
                         break
+                    except NotRecorded as unrecorded:
+                        recording.withdraw()
+                        iterator = iter(unrecorded.value)
+                        continue
                     except Exception as error:
+                        if recording.is_withdrawn:
+                            raise
                         recording.fail(error)
                         break
-                    if text := codec.get_text(event):
+                    if not recording.is_withdrawn and (text := codec.get_text(event)):
                         step.publish_text(text)
                 if recording.add(event):
                     opened.wait_sync()
                 yield event
             recording.end()
-            opened.wait_sync()
+            if not recording.is_withdrawn:
+                opened.wait_sync()
             return
         except BudgetExceeded:
             wait_for_signal_sync(BUDGET_SIGNAL)
@@ -204,6 +225,8 @@ def record_model_stream_sync(
             raise
         finally:
             recording.close()
+            if isinstance(iterator, Generator):
+                iterator.close()
     yield from open_stream()
 
 
@@ -215,10 +238,11 @@ class _StreamRecording(Generic[E]):
         self._codec = codec
         self._events: list[E] = []
         self._is_reported = False
+        self.is_withdrawn = False
 
     def add(self, event: E) -> bool:
         """Add an event. Returns whether the answer was reported with it."""
-        if self._is_reported:
+        if self._is_reported or self.is_withdrawn:
             return False
         self._events.append(event)
         if self._codec.is_last(event):
@@ -228,6 +252,8 @@ class _StreamRecording(Generic[E]):
 
     def end(self) -> None:
         """Report the answer, if there is one."""
+        if self.is_withdrawn:
+            return
         if not self._is_reported and self._events:
             self._is_reported = True
             self._call.report(self._events)
@@ -240,9 +266,15 @@ class _StreamRecording(Generic[E]):
             self._is_reported = True
             self._call.report(None, error)
 
+    def withdraw(self) -> None:
+        """The answer is not one to record, but it is passed on."""
+        if not self._is_reported:
+            self.is_withdrawn = True
+            self._call.close()
+
     def close(self) -> None:
         """Withdraw the call, unless its outcome is reported."""
-        if not self._is_reported:
+        if not (self._is_reported or self.is_withdrawn):
             self._call.close()
 
 

@@ -36,7 +36,8 @@ def run_script(
     except KeyboardInterrupt as interrupt:
         code, error = 130, interrupt
     except BaseException as raised:
-        sys.excepthook(type(raised), raised, script.trim_traceback(raised))
+        trimmed = script.trim_traceback(raised, __file__)
+        sys.excepthook(type(raised), raised.with_traceback(trimmed), trimmed)
         code, error = 1, raised
     run.finish(error)
     return code

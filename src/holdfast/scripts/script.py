@@ -58,18 +58,13 @@ class Script:
             code = compile(file.read(), self.target, "exec")
         exec(code, module.__dict__)
 
-    def trim_traceback(self, error: BaseException) -> TracebackType | None:
-        """The part of a traceback that begins in the program."""
-        own = {__file__, runpy.__file__, "<frozen runpy>"}
+    def trim_traceback(self, error: BaseException, execution_file: str) -> TracebackType | None:
+        """The part of a traceback that begins in the program; ``execution_file`` calls ``execute``."""
+        own = {__file__, execution_file, runpy.__file__, "<frozen runpy>"}
         traceback = error.__traceback__
-        while traceback is not None and traceback.tb_next is not None:
-            if traceback.tb_frame.f_code.co_filename == __file__:
-                rest = traceback.tb_next
-                while rest.tb_next is not None and rest.tb_frame.f_code.co_filename in own:
-                    rest = rest.tb_next
-                return rest
+        while traceback is not None and traceback.tb_frame.f_code.co_filename in own and traceback.tb_next is not None:
             traceback = traceback.tb_next
-        return error.__traceback__
+        return traceback
 
 
 def join_threads(ours: Sequence[threading.Thread]) -> None:

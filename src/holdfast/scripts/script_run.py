@@ -4,9 +4,8 @@ The engine has a thread and an event loop of its own, which start with the scrip
 is a *program* (see ``authoring.program``) whose function only waits for the script to end: what the script's threads
 and tasks record, they record as code of that program (``engine.program_context.set_process_program``).
 
-**Which run.** With an id, the run of this id. Otherwise, the newest run of the same command, unless it has completed:
-one that its process left unfinished, or that failed, which is retried. A run that another live process executes is not
-taken from it: this process waits in its first recorded call until the other one dies, or for the run's end.
+**Which run.** With an id, the run of this id: while another live process executes it, this process waits in its first
+recorded call. Without one, the newest run of the same command if its process has died or it has failed, else a new run.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.engine.program_context import OUTSIDE, current_program, find_program, set_process_program
 from holdfast.engine.program_run import ProgramRun
-from holdfast.errors import HoldfastError, RunUnsuccessful, UsageError
+from holdfast.errors import HoldfastError, RunFailed, RunUnsuccessful, StepOutcomeUnknown, UsageError
 from holdfast.reports.formatting import format_count
 from holdfast.reports.recorded_reply import MODEL_CALL_STEP, reply_from_record
 from holdfast.scripts.script import Script
 from holdfast.services import run_control
 from holdfast.stores.contract import RunFilter
+from holdfast.stores.operations import Run
 
 TAG_PREFIX = "command:"
 """Runs have the tag ``command:DIGEST``, so that a command finds its earlier runs."""
@@ -59,17 +59,22 @@ class Savings:
             self.usage += reply.usage
 
     def __str__(self) -> str:
-        models = self.calls[MODEL_CALL_STEP]
-        others = self.calls.total() - models
-        parts = [format_count(models, "model call")] if models else []
-        parts += [format_count(others, "other step")] if others else []
-        if not parts:
-            return "nothing was answered from the record"
-        text = f"{' and '.join(parts)} answered from the record"
+        if not self.calls:
+            return ""
+        text = f"{describe_calls(self.calls)} answered from the record"
         if self.usage.calls:
             cost = "" if self.usage.cost is None else f" and ${self.usage.cost:.6f}".rstrip("0").rstrip(".")
             text += f", which saved {self.usage.tokens:,} tokens{cost}"
         return text
+
+
+def describe_calls(calls: Counter[str]) -> str:
+    """How many model calls and steps these are, by their names."""
+    models = calls[MODEL_CALL_STEP]
+    steps = calls.total() - models
+    parts = [format_count(models, "model call")] if models else []
+    parts += [format_count(steps, "other step" if models else "step")] if steps else []
+    return " and ".join(parts)
 
 
 class ScriptRun:
@@ -94,9 +99,9 @@ class ScriptRun:
         self._attached: Future[ProgramRun] = Future()
         """Done when this process executes the run, or cannot."""
         self._script_end: Future[None] = Future()
+        self._interrupted: Future[None] = Future()
         self._run_end: Future[str] = Future()
         """How the run ended, as a text."""
-        self._handle: Handle[Any] | None = None
 
     def install(self) -> None:
         """From now on, all code of this process belongs to the run."""
@@ -110,12 +115,12 @@ class ScriptRun:
         if error is None:
             self._script_end.set_result(None)
         elif isinstance(error, KeyboardInterrupt):
-            self._script_end.cancel()
+            self._interrupted.set_result(None)
         else:
             self._script_end.set_exception(error)
         self._thread.join(JOIN_TIMEOUT_S)
         if self._run_end.done() and self._run_end.exception() is None:
-            report(f"{self._run_end.result()}; {self.savings}")
+            report("; ".join(part for part in (self._run_end.result(), str(self.savings)) if part))
 
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
@@ -131,7 +136,7 @@ class ScriptRun:
         try:
             return self._attached.result()
         except HoldfastError as error:
-            raise ScriptStopped(f"holdfast: {error}") from None
+            raise ScriptStopped(str(error)) from None
 
     # In the engine's thread
 
@@ -148,18 +153,15 @@ class ScriptRun:
         workflow = self._define()
         queue = f"{TAG_PREFIX}{self._run_id or self._script.digest}"
         async with Runtime(self._url, workflows=[workflow.name], queues=[queue], max_concurrency=1) as runtime:
-            handle = self._handle = await self._start(runtime, workflow.options(queue=queue))
+            handle = await self._start(runtime, workflow, queue)
             ended = asyncio.create_task(self._wait_for_end(handle))
             await asyncio.wait((asyncio.wrap_future(self._attached), ended), return_when=asyncio.FIRST_COMPLETED)
             if ended.done() and not self._attached.done():
-                raise UsageError(
-                    ended.result()
-                    + (" in another process, so there is nothing left to do. To run the script again, use another --id")
-                )
-            stopped = asyncio.wrap_future(self._script_end)
-            await asyncio.wait((stopped, ended), return_when=asyncio.FIRST_COMPLETED)
-            if stopped.cancelled():
-                return f"run {handle.run_id!r} is interrupted; the same command continues it"
+                raise UsageError(f"{ended.result()}: another process has executed it")
+            interrupted = asyncio.wrap_future(self._interrupted)
+            await asyncio.wait((interrupted, ended), return_when=asyncio.FIRST_COMPLETED)
+            if interrupted.done():
+                return f"run {handle.run_id} is interrupted; the same command continues it"
             return await ended
 
     def _define(self) -> Workflow[..., Any]:
@@ -172,27 +174,38 @@ class ScriptRun:
 
         return program(name=self._script.name)(execute)
 
-    async def _start(self, runtime: Runtime, workflow: Workflow[..., Any]) -> Handle[Any]:
+    async def _start(self, runtime: Runtime, workflow: Workflow[..., Any], queue: str) -> Handle[Any]:
         """Start the run, or continue one."""
-        script, tag = self._script, f"{TAG_PREFIX}{self._script.digest}"
-        store = await runtime.store_provider.store()
+        script, provider = self._script, runtime.store_provider
+        tag = f"{TAG_PREFIX}{script.digest}"
+        store = await provider.store()
         if self._run_id is None:
             found = await store.list_runs(RunFilter(workflow=script.name, tag=tag), limit=1)
             newest = found[0] if found else None
         else:
             newest = await store.get_run(self._run_id)
-            if newest is not None and newest.state is RunState.COMPLETED:
-                raise UsageError(f"run {newest.id!r} has completed. To run the script again, use another --id")
+            if newest is not None:
+                self._check_run(newest, tag)
         if newest is not None and newest.state is RunState.FAILED:
-            await run_control.retry_run(runtime.store_provider, newest.id)
-            return workflow.get_handle(runtime.store_provider, newest.id)
-        if newest is not None and newest.state in (RunState.DEAD, RunState.CANCELLED) and self._run_id is not None:
-            raise UsageError(
-                f"run {newest.id!r} is {newest.state}: `holdfast show {newest.id}` says why, and `holdfast retry "
-                f"{newest.id}` lets it continue"
-            )
-        options = workflow.options(id=self._run_id, tags=[tag])
+            await run_control.retry_run(provider, newest.id)
+            return workflow.get_handle(provider, newest.id)
+        # Without an id, this joins a run that a dead process has left.
+        options = workflow.options(id=self._run_id, queue=queue, tags=[tag])
         return await runtime.start(options, script.name, list(script.arguments))
+
+    def _check_run(self, run: Run, tag: str) -> None:
+        """Raise ``UsageError`` if the run with the given id cannot be continued."""
+        if tag not in run.tags:
+            raise UsageError(
+                f"run {run.id!r} is one of another command, or of the same command in another folder: use another --id"
+            )
+        if run.state is RunState.COMPLETED:
+            raise UsageError(f"run {run.id!r} has completed. To run the script again, use another --id")
+        if run.state in (RunState.DEAD, RunState.CANCELLED):
+            raise UsageError(
+                f"run {run.id!r} is {run.state}: `holdfast show {run.id}` says why, and `holdfast retry {run.id}` lets "
+                "it continue"
+            )
 
     def _attach(self, program: ProgramRun) -> None:
         """This process executes the run, from now on."""
@@ -203,12 +216,13 @@ class ScriptRun:
         calls = execution.calls.list_calls()
         if calls:
             recorded = Counter(call.name for call in calls if call.outcome is not None)
-            in_flight = [call.name for call in calls if call.outcome is None]
-            models = recorded.pop(MODEL_CALL_STEP, 0)
-            parts = [format_count(models, "model call")] if models else []
-            parts += [format_count(recorded.total(), "other step")] if recorded else []
-            again = f"; in flight, and made again: {', '.join(in_flight)}" if in_flight else ""
-            report(f"continuing run {execution.run_id}: {' and '.join(parts) or 'nothing'} recorded{again}")
+            text = f"continuing run {execution.run_id}: {describe_calls(recorded) or 'nothing'} recorded"
+            in_flight = [call for call in calls if call.outcome is None]
+            if again := [call.name for call in in_flight if not call.is_intended]:
+                text += f"; made again, because no outcome is recorded: {', '.join(again)}"
+            if unknown := [call.name for call in in_flight if call.is_intended]:
+                text += f"; not made again, because it may have had its effect: {', '.join(unknown)}"
+            report(text)
         else:
             report(f"recording run {execution.run_id}")
         self._attached.set_result(program)
@@ -216,6 +230,13 @@ class ScriptRun:
     async def _wait_for_end(self, handle: Handle[Any]) -> str:
         try:
             await handle.result()
+        except RunFailed as error:
+            if isinstance(error.__cause__, StepOutcomeUnknown):
+                return (
+                    f"run {handle.run_id} has failed, because the outcome of a step is unknown. Settle it "
+                    f"(`holdfast show {handle.run_id}` says how); then the same command continues the run"
+                )
+            return f"run {handle.run_id} has failed; the same command continues it"
         except RunUnsuccessful as error:
             return str(error)
         return f"run {handle.run_id} has completed"

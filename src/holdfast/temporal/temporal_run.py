@@ -99,6 +99,7 @@ class TemporalRun:
     run_log = RunLog(is_encrypted=True)
     """Logs little, because the history says what happened. A live execution uses its engine's log."""
     execution_factory: Callable[..., Execution] = Execution
+    program_execution_factory: Callable[..., ProgramExecution] = ProgramExecution
 
     def __init__(
         self,

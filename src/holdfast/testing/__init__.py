@@ -15,6 +15,7 @@ The modules, from the bottom up:
   (``subprocess_replay``). ``crash_rules`` has the rules they must keep; ``violations`` reports what broke one, and
   ``nondeterminism_causes`` explains it from the state that code can reach (``reachable_state``) and from its source
   (``source_scan``).
+- ``adapter_check`` runs an agent of another framework in runners, and checks what its adapter must do.
 - ``journal_replay`` needs none of these. It reads the files that ``services.journal_files`` writes.
 - ``plugin`` is the pytest plugin.
 """

@@ -1,5 +1,23 @@
 from holdfast.services.journal_files import Journal as Journal
 from holdfast.services.journal_files import export_run as export_run
+from holdfast.testing.adapter_check import (
+    AdapterError as AdapterError,
+)
+from holdfast.testing.adapter_check import (
+    ScriptedAnswer as ScriptedAnswer,
+)
+from holdfast.testing.adapter_check import (
+    ScriptedChat as ScriptedChat,
+)
+from holdfast.testing.adapter_check import (
+    ScriptedToolCall as ScriptedToolCall,
+)
+from holdfast.testing.adapter_check import (
+    ScriptedTools as ScriptedTools,
+)
+from holdfast.testing.adapter_check import (
+    check_adapter as check_adapter,
+)
 from holdfast.testing.crash_everywhere import CrashReport as CrashReport
 from holdfast.testing.journal_replay import (
     JournalMismatch as JournalMismatch,

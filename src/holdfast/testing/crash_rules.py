@@ -7,13 +7,15 @@ except that results are compared only where they must be equal.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from typing import Any
 
 from holdfast.codec import read_error_info
 from holdfast.codec.tags import TAGGED_PREFIX
+from holdfast.core.program_calls import CallIdentity
 from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import Effect, RunState
 from holdfast.errors import ForbiddenInWorkflow, WorkflowNeverYields, WorkflowStuck
@@ -23,7 +25,7 @@ from holdfast.testing.crash_points import CrashPoint, RunEvent
 from holdfast.testing.crashable import get_event_kind
 from holdfast.testing.results import RunResult
 from holdfast.testing.simulated_process import RunTrace
-from holdfast.testing.traced_execution import IssuedCommand, TracedExecution
+from holdfast.testing.traced_execution import IssuedCommand, TracedExecution, TracedProgramExecution
 from holdfast.testing.violations import Violation
 
 _FORBIDDEN_ERRORS = {
@@ -43,6 +45,11 @@ class ObservedRun:
     def last_execution(self) -> TracedExecution:
         """The run in its last process."""
         return self.trace.traced_executions[-1]
+
+    @property
+    def is_program(self) -> bool:
+        """Whether its code is a program, whose calls are matched by content and may come in any order."""
+        return isinstance(self.last_execution, TracedProgramExecution)
 
     @property
     def content(self) -> tuple[Any, ...]:
@@ -112,7 +119,7 @@ def find_repeated_step(observed: ObservedRun) -> Violation | None:
 
 def find_process_difference(observed: ObservedRun) -> Violation | None:
     """Each process must begin with the commands of the one before it, because it sees the same records first."""
-    for before, after in pairwise(observed.trace.traced_executions):
+    for before, after in () if observed.is_program else pairwise(observed.trace.traced_executions):
         for one, other in zip(before.issued, after.issued, strict=False):
             if one != other:
                 return _build_command_violation(observed, one, other, "before the crash", "after it")
@@ -161,7 +168,9 @@ def find_replay_difference(
 
 
 def find_command_difference(reference_run: ObservedRun, observed: ObservedRun, *, is_control: bool) -> Violation | None:
-    """Both runs must issue the same commands as long as they have seen the same records."""
+    """Both runs must issue the same commands as long as they have seen the same records; programs, the same calls."""
+    if observed.is_program:
+        return _find_call_difference(reference_run, observed, is_control=is_control)
     before, now = reference_run.last_execution, observed.last_execution
     equal_count = 0
     for one, other in zip(now.delivered, before.delivered, strict=False):
@@ -172,6 +181,47 @@ def find_command_difference(reference_run: ObservedRun, observed: ObservedRun, *
         if one != other:
             return _build_command_violation(observed, one, other, "in the first run", _name_trial(is_control))
     return None
+
+
+def _find_call_difference(reference_run: ObservedRun, observed: ObservedRun, *, is_control: bool) -> Violation | None:
+    """A program must make the same calls with the same content, unless it has failed or an outcome is unknown."""
+    runs = (reference_run, observed)
+    if any(seen.journal.run.state is not RunState.COMPLETED or _has_unknown_outcome(seen) for seen in runs):
+        return None
+    before, now = map(_count_calls, runs)
+    for one, other in zip_longest((before - now).elements(), (now - before).elements()):
+        made = [call.describe() if call is not None else "nothing more" for call in (one, other)]
+        return Violation(
+            "arguments" if one is not None and other is not None and one.name == other.name else "commands",
+            f"the program{observed.run_suffix} called {made[0]} in the first run, and {made[1]} "
+            f"{_name_trial(is_control)}",
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What identifies a call of a program."""
+
+    kind: RecordKind
+    name: str
+    digest: str
+    content: str = field(compare=False)
+    """For people."""
+
+    def describe(self) -> str:
+        return f"{self.name!r} with {self.content}"
+
+
+def _count_calls(observed: ObservedRun) -> Counter[_Call]:
+    arguments = {command.position: command.arguments for command in observed.last_execution.issued}
+    calls: Counter[_Call] = Counter()
+    for record in observed.journal.records:
+        if record.kind is RecordKind.CALL:
+            identity = CallIdentity.decode(record.payload or b"")
+            content = identity.details.encode() or arguments.get(record.position)
+            calls[_Call(identity.kind, record.name, identity.digest, _format_payload(content))] += 1
+    return calls
 
 
 def _list_commands(execution: TracedExecution, delivered_count: int) -> list[IssuedCommand]:
@@ -189,12 +239,7 @@ def find_result_difference(reference: Trial, trial: Trial) -> tuple[Violation, O
     The results of awaited children are not compared: if they matter, they show in the result of their parent, and one
     that was cancelled because another was faster may or may not have ended before.
     """
-    if any(
-        b"StepOutcomeUnknown" in (record.payload or b"")
-        for seen in trial.runs.values()
-        for record in seen.journal.records
-        if not record.ok
-    ):
+    if any(map(_has_unknown_outcome, trial.runs.values())):
         return None  # a process cannot know what an unknown outcome was
     for before, seen in _pair_runs(reference, trial):
         one, other = before.journal.run, seen.journal.run
@@ -207,6 +252,10 @@ def find_result_difference(reference: Trial, trial: Trial) -> tuple[Violation, O
         ):
             return _explain_result_difference(reference, trial, before, seen), seen
     return None
+
+
+def _has_unknown_outcome(observed: ObservedRun) -> bool:
+    return any(b"StepOutcomeUnknown" in (record.payload or b"") for record in observed.journal.records if not record.ok)
 
 
 def _are_cancelled(*runs: Run) -> bool:
@@ -274,7 +323,7 @@ def get_visible_fields(record: Record) -> tuple[Any, ...]:
 
 
 def _list_positions(observed: ObservedRun) -> list[tuple[RecordKind, int]]:
-    return [(record.kind, record.position) for record in observed.journal.records]
+    return [(record.kind, record.position) for record in observed.journal.records if record.kind is not RecordKind.CALL]
 
 
 def _summarize_error(error: bytes | None) -> tuple[str, str] | None:

@@ -216,7 +216,7 @@ def get_event_kind(kind: RecordKind) -> EventKind:
 def get_event(op: Op) -> RunEvent | None:
     """The event that the operation writes, if it writes one."""
     match op:
-        case AppendRecord(record=record):
+        case AppendRecord(record=record) if record.kind is not RecordKind.CALL:
             if record.kind in (RecordKind.DEADLINE, RecordKind.CANCEL):
                 return RunEvent(get_event_kind(record.kind))
             if record.kind is RecordKind.PATCH:

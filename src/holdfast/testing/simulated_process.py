@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast.agents.models.model_resolution import model_override
 from holdfast.authoring.registry import definitions, get_definition
@@ -35,7 +35,7 @@ from holdfast.testing.crash_points import CrashPoint, EventLocation, Phase, RunE
 from holdfast.testing.crashable import CrashableAwaitable, CrashableStore, ProcessState, get_event_kind
 from holdfast.testing.mocks import Mock
 from holdfast.testing.shared_heartbeat import SharedThreadHeartbeat
-from holdfast.testing.traced_execution import TracedExecution
+from holdfast.testing.traced_execution import TracedExecution, TracedProgramExecution
 from holdfast.testing.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
@@ -51,11 +51,17 @@ MAX_TIME_JUMPS = 100_000
 MAX_VIRTUAL_S = 100 * 365 * 86400.0
 """The number of jumps in time, and their sum, after which a run counts as endless."""
 
+PROGRAM_END_TIMEOUT_S = 10.0
+"""How long to wait for the thread of a program whose process has crashed. It ends at its next call."""
+
 MAX_BUSY_TURNS = 300
 """After so many turns of the loop, the wait for a busy step sleeps between turns."""
 
 DEFAULT_ACTOR = "tester"
 """Who answers approvals in a test, by default."""
+
+
+TE = TypeVar("TE", bound=TracedExecution)
 
 
 class RunTrace:
@@ -145,7 +151,8 @@ class SimulatedProcess:
             max_concurrency=100_000,
             clock=world.clock,
             heartbeat_factory=SharedThreadHeartbeat,
-            execution_factory=self._make_execution,
+            execution_factory=partial(self._make_execution, TracedExecution),
+            program_execution_factory=partial(self._make_execution, TracedProgramExecution),
             step_interceptor=self._around_step,
             fire_schedules=False,  # a test starts what it wants to see
         )
@@ -172,10 +179,14 @@ class SimulatedProcess:
 
     async def _clean_up_crashed(self) -> None:
         """Stop everything that is left of the process, and let others see that it is dead."""
+        programs = [driver.program for driver in self.engine.held_runs.list_drivers()]
         tasks = self.engine.simulate_crash()
         if tasks:
             await asyncio.wait(tasks)
         await self.engine.thread_pool.join()  # a thread cannot be stopped: its work counts as done before the crash
+        for program in programs:
+            if program is not None and program.thread is not None:
+                await asyncio.to_thread(program.thread.join, PROGRAM_END_TIMEOUT_S)
         self.world.store.simulate_worker_death(self.engine.worker_id)
         if self.world.later_crash_points:
             self.world.crash_points.append(self.world.later_crash_points.popleft())
@@ -271,8 +282,8 @@ class SimulatedProcess:
 
     # Called by the engine
 
-    def _make_execution(self, run_id: str, *args: Any, **kwargs: Any) -> TracedExecution:
-        execution = TracedExecution(run_id, *args, **kwargs)
+    def _make_execution(self, cls: type[TE], run_id: str, *args: Any, **kwargs: Any) -> TE:
+        execution = cls(run_id, *args, **kwargs)
         self.world.traces[run_id].traced_executions.append(execution)
         return execution
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from holdfast.authoring.introspection import resolve_hints
 from holdfast.codec import InputsCodec, codec_for
-from holdfast.core.commands import UNDECODED, Outcome
+from holdfast.core.commands import UNDECODED, Command, Outcome
 from holdfast.core.execution import Execution
+from holdfast.core.program_execution import ProgramExecution
 from holdfast.core.records import Record, RecordKind
 from holdfast.core.source_location import locate_await, locate_user_code
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition
@@ -71,19 +72,22 @@ class TracedExecution(Execution):
     def issue(self, kind: RecordKind, name: str, call: Any) -> asyncio.Future[Outcome]:
         """Remember the command, and issue it."""
         if not self.loop.is_closing:
-            arguments, run_id, position = None, "", self.next_position
-            if isinstance(call, StepCall):
-                arguments = encode_arguments(call)
-                self.step_definitions[position] = call.step
-            elif isinstance(call, ChildCall):
-                arguments, run_id = None if call.make_run is None else call.make_run(0.0).inputs, call.run_id
-            elif isinstance(call, ApprovalCall):
-                arguments = repr((call.id, call.request, call.timeout_s)).encode()
-            if kind is RecordKind.COMPENSATION:
-                self.compensated_positions[position] = self._compensated_position
-            self.delivered_counts.append(len(self.delivered))
-            self.issued.append(IssuedCommand(kind, position, name, arguments, run_id))
+            self._trace_command(kind, self.next_position, name, call)
         return super().issue(kind, name, call)
+
+    def _trace_command(self, kind: RecordKind, position: int, name: str, call: Any) -> None:
+        arguments, run_id = None, ""
+        if isinstance(call, StepCall):
+            arguments = encode_arguments(call)
+            self.step_definitions[position] = call.step
+        elif isinstance(call, ChildCall):
+            arguments, run_id = None if call.make_run is None else call.make_run(0.0).inputs, call.run_id
+        elif isinstance(call, ApprovalCall):
+            arguments = repr((call.id, call.request, call.timeout_s)).encode()
+        if kind is RecordKind.COMPENSATION:
+            self.compensated_positions[position] = self._compensated_position
+        self.delivered_counts.append(len(self.delivered))
+        self.issued.append(IssuedCommand(kind, position, name, arguments, run_id))
 
     def _note_compensated(self, pop: Callable[[], tuple[Record, Any]]) -> tuple[Record, Any]:
         record, call = pop()
@@ -131,6 +135,17 @@ class TracedExecution(Execution):
             location = locate_user_code(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
             self.swallowed_parks.append(SwallowedPark(continued_at=location))
         return method(*args, **kwargs)
+
+
+class TracedProgramExecution(TracedExecution, ProgramExecution):
+    """The same for a program. Its commands are in the order of the program's calls, which may differ each time."""
+
+    def issue(self, kind: RecordKind, name: str, call: Any) -> asyncio.Future[Outcome]:
+        """Issue the command, and remember it with the position that its content decides."""
+        command = ProgramExecution.issue(self, kind, name, call)
+        if isinstance(command, Command):
+            self._trace_command(kind, command.position, name, call)
+        return command
 
 
 def _is_handling_park(error: BaseException | None) -> bool:

@@ -41,6 +41,8 @@ class StepEngine(Protocol):
 
     close_callbacks: list[Callable[[], Coroutine[Any, Any, None]]]
     """Called when the engine closes, to close what steps have opened for later steps."""
+    max_value: int
+    """The largest value that can be recorded, in bytes."""
 
     @property
     def clock(self) -> Clock:
@@ -55,11 +57,6 @@ class StepEngine(Protocol):
     @property
     def writer(self) -> OperationExecutor:
         """The way to change something in the store."""
-        ...
-
-    @property
-    def max_value(self) -> int:
-        """The largest value that can be recorded, in bytes."""
         ...
 
 

@@ -108,6 +108,7 @@ class ProgramHost:
     """
 
     execution_factory: Callable[..., Execution] = Execution
+    program_execution_factory: Callable[..., ProgramExecution] = ProgramExecution
     step_interceptor: StepInterceptor | None = None
     min_overlap_count: int | None = None
 
@@ -158,11 +159,8 @@ class ProgramHost:
         driver = self.driver
         listening = self.loop.create_task(self._receive_messages(message_count))
         try:
-            if driver.definition.prepare_run is not None:
-                await driver.definition.prepare_run(driver.run)
-            if not self._ended.done():
-                driver.start(history)
-                self._take([message for message in messages if message == PAUSE_NOTICE])
+            await self._start(history)
+            self._take([message for message in messages if message == PAUSE_NOTICE])
             return await asyncio.shield(self._ended)
         except asyncio.CancelledError:
             driver.unload()
@@ -174,6 +172,17 @@ class ProgramHost:
             self.writer.stop()
             if self.lingering_tasks:
                 await asyncio.wait(self.lingering_tasks, timeout=LINGERING_TASK_TIMEOUT_S)
+
+    async def _start(self, history: History) -> None:
+        driver = self.driver
+        try:
+            if driver.definition.prepare_run is not None:
+                await driver.definition.prepare_run(driver.run)
+            if not self._ended.done():
+                driver.start(history)
+        except Exception as error:
+            log.exception("run %r could not be taken up", driver.run.id)
+            driver.fail(error)
 
     def lose(self) -> None:
         """Another worker executes the program, or the run has ended."""

@@ -289,8 +289,10 @@ class MessagesAnswer(NamedTuple):
 
     @classmethod
     def decode(cls, payload: Payload) -> MessagesAnswer:
-        """Read the stored form."""
+        """Read the stored form. A run that has ended answers nothing."""
         head, _, rest = payload.data.partition(b"\n")
+        if not head:
+            return cls(is_fenced=True)
         data = json.loads(head)
         messages: list[Message] = []
         for row in data["messages"]:

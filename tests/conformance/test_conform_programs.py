@@ -341,6 +341,18 @@ async def test_a_paused_program_runs_again_when_it_is_resumed(world: World, clie
     assert (effect_counts[run, "double 3"], effect_counts[run, "waiting"]) == (1, 2)
 
 
+async def test_a_paused_program_is_cancelled(world: World, client: Client) -> None:
+    run = make_unique_id("paused")
+    handle = await pg_paused.options(id=run).start()
+    await wait_until(lambda: effect_counts[run, "waiting"])
+    await client.handle(run).pause()
+    await wait_until(lambda: is_paused(client, run))
+    await client.handle(run).cancel()
+    with pytest.raises(RunCancelled):
+        await handle.result()
+    assert effect_counts[run, "double 3"] == 1
+
+
 async def is_paused(client: Client, run: str) -> bool:
     report = await client.handle(run).describe()
     return report.is_paused and report.state is RunState.WAITING

@@ -53,6 +53,8 @@ MAX_LOOKUP_FAILURES = 6
 DECLINE_DELAY_S = 1.0
 """The delay before Temporal offers a declined step again. A worker whose event loop is blocked declines steps."""
 
+RELEASE_INTERVAL_S = 0.01
+
 CLEANUP_TIMEOUT_S = 10.0
 """How long a stopped step may take to clean up."""
 
@@ -226,7 +228,7 @@ class Activities:
         self.is_releasing = True
         while self.programs:
             await asyncio.gather(*(program.release(should_stop) for program in list(self.programs)))
-            await asyncio.sleep(0)
+            await asyncio.sleep(RELEASE_INTERVAL_S)  # one that is about to start has not noticed
 
     def hand_over(self) -> None:
         """Leave all running activities, and those that still arrive, to other workers, because this one stops."""

@@ -49,6 +49,7 @@ from holdfast.stores.run_errors import encode_death_error
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.approvals import check_memo_size
 from holdfast.stores.temporal.carried_records import pack_intents, pack_signal_ids, pack_signals
+from holdfast.stores.temporal.outcomes import encode_step_failure
 from holdfast.stores.temporal.payloads import from_payload, get_note
 from holdfast.stores.temporal.program_updates import (
     CANCEL_NOTICE,
@@ -63,7 +64,7 @@ from holdfast.stores.temporal.program_updates import (
     decode_request,
 )
 from holdfast.stores.temporal.rows import rewind_from_json
-from holdfast.stores.temporal.run_events import EndStatus, ProgramStopped, RunEvent, UpdateReceived
+from holdfast.stores.temporal.run_events import CancelRequested, EndStatus, ProgramStopped, RunEvent, UpdateReceived
 from holdfast.temporal.engine_context import EngineContext
 from holdfast.temporal.live_run import (
     MAX_CARRIED_BYTES,
@@ -151,7 +152,7 @@ class LiveProgram(LiveRun):
         handle.add_done_callback(self._on_program_ended)
 
     def _on_program_ended(self, task: Any) -> None:
-        self._receive(_read_stop(task))
+        self._receive(_read_stop(task, self.driver.run.id))
 
     def _on_stopped(self, stopped: ProgramStopped) -> None:
         """The program does not run any more."""
@@ -226,6 +227,8 @@ class LiveProgram(LiveRun):
         if isinstance(run_event, ProgramStopped):
             self._on_stopped(run_event)
         elif not isinstance(run_event, UpdateReceived):
+            if isinstance(run_event, CancelRequested):
+                self._is_pause_requested = False
             super()._apply(run_event)
         elif run_event.name == identifiers.RECORD_UPDATE:
             self.answer_update(run_event, self._perform_all(run_event))
@@ -453,12 +456,12 @@ class RemoteDriver:
         self.is_closed = True
 
 
-def _read_stop(task: Any) -> ProgramStopped:
+def _read_stop(task: Any, run_id: str) -> ProgramStopped:
     """Why an activity ended."""
     end = read_end(task)
     if end.status is not EndStatus.COMPLETED:
         # Failures of the program are results: the activity was stopped from outside, or has a bug.
-        return ProgramStopped(RunState.FAILED, end.payload)
+        return ProgramStopped(RunState.FAILED, encode_step_failure(end, identifiers.PROGRAM_ACTIVITY, run_id))
     payload: Payload = task.result().payload
     rewind = get_note(payload, identifiers.REWIND_NOTE)
     return ProgramStopped(

@@ -121,8 +121,9 @@ class ProgramActivity:
     async def release(self, should_stop: Callable[[], bool]) -> None:
         """This worker stops: hand the program over, when its steps in flight have ended, or ``should_stop``."""
         self._is_released = True
-        releasing = asyncio.run_coroutine_threadsafe(self._release(should_stop), self._activities.loop)
-        await asyncio.wrap_future(releasing)
+        if not self._activities.loop.is_closed():
+            releasing = asyncio.run_coroutine_threadsafe(self._release(should_stop), self._activities.loop)
+            await asyncio.wrap_future(releasing)
 
     async def _release(self, should_stop: Callable[[], bool]) -> None:
         if self._host is not None:

@@ -77,6 +77,9 @@ MAX_RETRY_DELAY_S = 2.0
 LINGERING_TASK_TIMEOUT_S = 1.0
 """How long cancelled tasks of the program get to clean up."""
 
+RELEASE_TIMEOUT_S = 5.0
+"""How long a worker that stops waits until Temporal knows that its program has not died."""
+
 LOST, RELEASED = "lost", "released"
 """Why a program was stopped: another worker executes it, or the run has ended; or this worker stops."""
 
@@ -144,6 +147,8 @@ class ProgramHost:
         self._budgets = budgets
         self._reservations: dict[int, BudgetReservation] = {}
         """The steps that have reserved something, by position."""
+        self._reported_seq = -1
+        """The last record whose usage was reported."""
         self._start_callbacks: dict[int, AnswerCallback] = {}
         """What waits for the start of another run, by position."""
         self._is_cancel_requested = run.cancel_state is CancelState.REQUESTED
@@ -200,8 +205,9 @@ class ProgramHost:
             self._end = ProgramEnd(RELEASED)
             driver.unload()
             try:
-                await self._journal.send([ReleaseRun(driver.run.key, driver.run.epoch)])
-            except HoldfastError as error:
+                async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                    await self._journal.send([ReleaseRun(driver.run.key, driver.run.epoch)])
+            except (HoldfastError, TimeoutError) as error:
                 log.warning("the stop of run %r counts as a worker death: %s", driver.run.id, error)
 
     # What was sent to the run
@@ -261,8 +267,6 @@ class ProgramHost:
             if not self._is_pause_requested:
                 return OpStatus.REFUSED
             self._end = ProgramEnd(PARKED)
-        elif isinstance(op, ReleaseRun):
-            self._end = ProgramEnd(RELEASED)
         elif isinstance(op, FinishRun):
             if op.respect_cancel and self._is_cancel_requested:
                 return OpStatus.REFUSED
@@ -272,13 +276,16 @@ class ProgramHost:
         return OpStatus.DONE
 
     async def _report(self, op: AppendRecord) -> None:
-        """Write what a step has changed elsewhere, before its outcome is recorded."""
+        """Write what a step has changed elsewhere, once, before its outcome is recorded."""
+        if op.record.seq <= self._reported_seq:
+            return  # the commit is repeated
         if op.memory is not None:
             await self.engine.perform(op.memory)
         if op.used is not None and self._budgets and op.record.kind in (RecordKind.STEP, RecordKind.COMPENSATION):
             reservation = self.get_reservation(op.record.position, op.record.name)
             await reservation.report_usage(op.used)
             self._reservations.pop(op.record.position, None)
+        self._reported_seq = op.record.seq
 
     def _follow_length(self) -> None:
         """The history is long: continue as new when nothing is in flight."""

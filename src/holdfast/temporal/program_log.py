@@ -33,6 +33,9 @@ T = TypeVar("T")
 MAX_UPDATE_BYTES = 1_500_000
 """The most bytes of values in one update; a larger value is alone in its update. Temporal accepts 4 MB."""
 
+OPERATION_BYTES = 500
+"""The estimated size of an operation without its value."""
+
 
 class ProgramLog:
     """The updates of one execution of a program.
@@ -105,10 +108,10 @@ def _split(ops: Sequence[Op], max_value: int) -> list[list[Op]]:
     parts: list[list[Op]] = []
     size = 0
     for op in ops:
-        op_size = 0
+        op_size = OPERATION_BYTES
         if isinstance(op, AppendRecord):
             validate_size(op.record.payload or b"", _describe(op.record), max_value)
-            op_size = len(op.record.payload or b"")
+            op_size += len(op.record.payload or b"")
         size += op_size
         if not parts or size > MAX_UPDATE_BYTES:
             parts.append([])

@@ -309,7 +309,7 @@ class ProgramHost:
         if driver.program is not None and driver.program.owns_process:
             return False  # it cannot run again in this process
         has_only_signals = all(command.kind is RecordKind.SIGNAL for command in driver.execution.open_commands.values())
-        return has_only_signals and not driver.in_flight_count and driver.execution.result is None
+        return has_only_signals and not driver.recorder.pending_count and driver.execution.result is None
 
     def start_child(self, new: NewRun, link: RunLink, on_answer: AnswerCallback) -> None:
         """Start a run for this one."""

@@ -46,9 +46,14 @@ async def holds_open(upto: int) -> list[int]:
     return done
 
 
+@program
+async def holds(seconds: float) -> None:
+    await hold(seconds)
+
+
 @step
-async def hold() -> None:
-    await asyncio.sleep(60)
+async def hold(seconds: float = 60) -> None:
+    await asyncio.sleep(seconds)
 
 
 @program(max_deliveries=2)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program_flows import counts, counts_signals, executed, holds_open
+from program_flows import counts, counts_signals, executed, holds, holds_open
 from temporal_engines import client_of, engine_of, serving
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
@@ -124,6 +124,19 @@ async def test_the_journal_is_in_the_history_and_the_program_is_one_activity() -
         if event.HasField("workflow_execution_update_accepted_event_attributes")
     ]
     assert sorted(updates) == [identifiers.MESSAGES_UPDATE, *[identifiers.RECORD_UPDATE] * 3]
+
+
+async def test_the_steps_of_a_program_in_flight_are_shown() -> None:
+    url = temporal_server.fresh_url()
+    async with serving(url, holds, lease_s=2) as runtime, Client(url) as client:
+        await runtime.start(holds.options(id="holds"), 60)
+
+        async def read_in_flight() -> Any:
+            return (await client.handle("holds").describe()).in_flight
+
+        [step] = await wait_until(read_in_flight)
+        assert (step.name, step.attempt) == ("hold", 1)
+        await client.handle("holds").cancel()
 
 
 def start_process(name: str, url: str, *args: str, who: str = "") -> subprocess.Popen[str]:

@@ -12,7 +12,6 @@ activity; it gets another one when it is resumed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
@@ -49,8 +48,6 @@ from holdfast.stores.run_errors import encode_death_error
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.approvals import check_memo_size
 from holdfast.stores.temporal.carried_records import pack_intents, pack_signal_ids, pack_signals
-from holdfast.stores.temporal.outcomes import encode_step_failure
-from holdfast.stores.temporal.payloads import from_payload, get_note
 from holdfast.stores.temporal.program_updates import (
     CANCEL_NOTICE,
     NO_FENCE,
@@ -64,7 +61,7 @@ from holdfast.stores.temporal.program_updates import (
     decode_request,
 )
 from holdfast.stores.temporal.rows import rewind_from_json
-from holdfast.stores.temporal.run_events import CancelRequested, EndStatus, ProgramStopped, RunEvent, UpdateReceived
+from holdfast.stores.temporal.run_events import CancelRequested, ProgramStopped, RunEvent, UpdateReceived
 from holdfast.temporal.engine_context import EngineContext
 from holdfast.temporal.live_run import (
     MAX_CARRIED_BYTES,
@@ -73,7 +70,7 @@ from holdfast.temporal.live_run import (
     NO_TIMEOUT,
     LiveRun,
 )
-from holdfast.temporal.task_results import read_end
+from holdfast.temporal.remote_driver import RemoteDriver, read_stop
 
 MAX_UPDATES = 1_950
 """Updates of one execution after which a run that cannot continue as new fails: Temporal allows 2,000."""
@@ -152,7 +149,7 @@ class LiveProgram(LiveRun):
         handle.add_done_callback(self._on_program_ended)
 
     def _on_program_ended(self, task: Any) -> None:
-        self._receive(_read_stop(task, self.driver.run.id))
+        self._receive(read_stop(task, self.driver.run.id))
 
     def _on_stopped(self, stopped: ProgramStopped) -> None:
         """The program does not run any more."""
@@ -431,39 +428,3 @@ class LiveProgram(LiveRun):
             return ""
         has_room = self.has_external_payloads or self.measure_carried() <= MAX_CARRIED_BYTES
         return "continue" if has_room else ""
-
-
-class RemoteDriver:
-    """The part of a driver that the workflow of a program needs; the driver itself is in the activity."""
-
-    has_fatal_error = False
-
-    def __init__(self, program: LiveProgram, run: Run) -> None:
-        self.run = run
-        self.is_started = self.is_closed = False
-        self._program = program
-
-    def handle_request(self, request: RunRequests) -> None:
-        """Tell the program of the request."""
-        self._program.post_request(request)
-
-    def fail(self, error: BaseException) -> None:
-        """End the run."""
-        self._program.fail(error)
-
-    def unload(self) -> None:
-        """Leave memory."""
-        self.is_closed = True
-
-
-def _read_stop(task: Any, run_id: str) -> ProgramStopped:
-    """Why an activity ended."""
-    end = read_end(task)
-    if end.status is not EndStatus.COMPLETED:
-        # Failures of the program are results: the activity was stopped from outside, or has a bug.
-        return ProgramStopped(RunState.FAILED, encode_step_failure(end, identifiers.PROGRAM_ACTIVITY, run_id))
-    payload: Payload = task.result().payload
-    rewind = get_note(payload, identifiers.REWIND_NOTE)
-    return ProgramStopped(
-        get_note(payload, identifiers.STOP_NOTE), from_payload(payload), json.loads(rewind) if rewind else None
-    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,9 +35,12 @@ from holdfast.stores.temporal.payloads import load_json, to_raw_value
 from holdfast.stores.temporal.program_journal import ProgramJournal
 from holdfast.stores.temporal.program_updates import (
     CANCEL_NOTICE,
+    STARTED_KEY,
+    STEPS_KEY,
     Fence,
     MessagesAnswer,
     ProgramSender,
+    StepInFlight,
 )
 from holdfast.stores.temporal.run_memo import RUN_MEMO_KEY, budgets_from_memo
 from holdfast.temporal.engine_context import EngineContext
@@ -49,6 +53,8 @@ from holdfast.temporal.temporal_run import build_run
 if TYPE_CHECKING:
     from holdfast.temporal.activities import Activities
 
+log = logging.getLogger("holdfast.engine")
+
 CLEANUP_TIMEOUT_S = 10.0
 """How long a program that is stopped may take to clean up."""
 
@@ -56,9 +62,6 @@ STUCK_DELAY_S = 1.0
 """The delay before Temporal offers a program again that a worker with a blocked loop has declined."""
 
 FIRST = Fence(1, 1)
-
-STARTED_KEY = "started"
-"""The detail of a heartbeat that says whether the program has begun."""
 
 
 class ProgramActivity:
@@ -74,7 +77,7 @@ class ProgramActivity:
         details = self._info.heartbeat_details
         # Without details, the first worker may have died before it could send a heartbeat.
         self._is_again = bool(details[0][STARTED_KEY] if details else self._info.attempt > 1)
-        self._details = {STARTED_KEY: self._is_again}
+        self._details: dict[str, Any] = {STARTED_KEY: self._is_again}
         """The details of the heartbeats."""
 
     async def execute(self) -> RawValue:
@@ -138,9 +141,22 @@ class ProgramActivity:
     async def _send_heartbeats(self) -> None:
         while True:
             if not self._activities.is_stuck():
-                activity.heartbeat(self._details)
+                activity.heartbeat(await self._describe())
                 self._lease_until = time.monotonic() + self._engine_context.settings.heartbeat_timeout_s
             await asyncio.sleep(self._activities.get_heartbeat_interval_s())
+
+    async def _describe(self) -> dict[str, Any]:
+        """The details of the next heartbeat."""
+        host = self._host
+        if host is None or host.driver.is_closed:
+            return self._details
+        listing = asyncio.run_coroutine_threadsafe(_list_steps(host), self._activities.loop)
+        try:
+            async with asyncio.timeout(self._activities.get_heartbeat_interval_s()):
+                self._details = {STARTED_KEY: True, STEPS_KEY: await asyncio.wrap_future(listing)}
+        except Exception as error:  # the loop is blocked, or arguments cannot be shown
+            log.debug("the steps of run %r in flight cannot be shown: %r", self._info.workflow_id, error)
+        return self._details
 
     def has_lease(self) -> bool:
         """Whether Temporal cannot have given the activity to another worker for lack of heartbeats."""
@@ -193,3 +209,7 @@ def _get_cancel_state(recorded: ProgramJournal, opened: MessagesAnswer) -> Cance
     if any(record.kind is RecordKind.CANCEL for record in recorded.records):
         return CancelState.RECORDED
     return CancelState.REQUESTED if CANCEL_NOTICE in opened.messages else CancelState.NONE
+
+
+async def _list_steps(host: ProgramHost) -> list[StepInFlight]:
+    return [] if host.driver.is_closed else host.list_steps()

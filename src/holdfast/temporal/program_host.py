@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from holdfast.admission.usage import Usage
 from holdfast.core.commands import Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
@@ -58,12 +57,14 @@ from holdfast.stores.temporal.program_updates import (
     RESUME_NOTICE,
     Message,
     RunStarted,
+    StepInFlight,
 )
 from holdfast.stores.temporal.run_memo import BudgetOwner
 from holdfast.temporal.budget_reservation import BudgetReservation
 from holdfast.temporal.linked_runs import make_row
 from holdfast.temporal.live_program import CONTINUED, PARKED
 from holdfast.temporal.program_log import ProgramLog
+from holdfast.temporal.program_step import ProgramStep
 from holdfast.temporal.run_environment import NullLiveEvents
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ MAX_RETRY_DELAY_S = 2.0
 
 LINGERING_TASK_TIMEOUT_S = 1.0
 """How long cancelled tasks of the program get to clean up."""
+
+MAX_SHOWN_STEPS = 20
+"""The most steps in flight that are shown to people."""
 
 RELEASE_TIMEOUT_S = 5.0
 """How long a worker that stops waits until Temporal knows that its program has not died."""
@@ -188,6 +192,11 @@ class ProgramHost:
         except Exception as error:
             log.exception("run %r could not be taken up", driver.run.id)
             driver.fail(error)
+
+    def list_steps(self) -> list[StepInFlight]:
+        """The steps in flight, for people to read."""
+        steps = [step for step in self.driver.steps.started.values() if isinstance(step, ProgramStep)]
+        return [step.describe() for step in steps[:MAX_SHOWN_STEPS]]
 
     def lose(self) -> None:
         """Another worker executes the program, or the run has ended."""
@@ -417,29 +426,6 @@ class ProgramWriter(JournalWriter):
         if isinstance(op, StartRun | AwaitRun) and op.link is not None:
             on_answer = self._host.expect_start(op.link.position, on_answer)
         super().submit(op, on_answer)
-
-
-class ProgramStep(StepRun):
-    """A step of a program. What differs are the budgets and the sessions, which are workflows of their own."""
-
-    host: ProgramHost  # type: ignore[assignment]
-
-    async def reserve(self, expected: Usage) -> None:
-        """Reserve usage from the run's budgets."""
-        await self.host.get_reservation(self.command.position, self.step.name).reserve(expected)
-
-    async def get_previous_run_id(self) -> str:
-        """The id of the previous run in the same session."""
-        run = self.run
-        return (
-            run.previous_run if run.previous_run or not run.session else await self.host.engine.find_previous_run(run)
-        )
-
-    def cancel(self, *, detach: bool = False) -> None:
-        """Stop, and release the reservation of a step that is not executed any more."""
-        super().cancel(detach=detach)
-        if not detach:
-            self.host.release_reservation(self.command.position)
 
 
 def _read_started(started: RunStarted) -> OpResult:

@@ -331,3 +331,20 @@ def _decode_message(row: dict[str, Any], value: bytes | None) -> Message:
 
 def _dump(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+# Heartbeats
+
+STARTED_KEY, STEPS_KEY = "started", "steps"
+"""The details of the activity's heartbeats: whether the program has begun, and its steps in flight."""
+
+
+class StepInFlight(NamedTuple):
+    """A step of a program that has no outcome yet."""
+
+    position: int
+    name: str
+    attempt: int
+    started_at: float
+    preview: str
+    """Its arguments, shortened."""

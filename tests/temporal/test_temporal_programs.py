@@ -16,6 +16,7 @@ from program_flows import counts, counts_signals, executed, holds, holds_open
 from temporal_engines import client_of, engine_of, serving
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
+import holdfast.reports.report_reader  # noqa: F401  # at once: pytest rewrites imports, which Python 3.11 cannot do in two threads
 import temporal_server
 from holdfast import Client, RunFailed
 from holdfast.core.records import RecordKind

@@ -229,6 +229,8 @@ async def test_a_stream_is_recorded_as_a_whole(world: World, client: Client) -> 
     assert (text, effect_counts[run, "stream"]) == ("Good morning", 1)
     used = await client.handle(run).usage()
     assert (used.calls, used.input_tokens) == (1, 1000)
+    messages = await client.handle(run).conversation()
+    assert [one.text for one in messages] == ["Hello", "Good morning"]
 
 
 @program

@@ -17,13 +17,15 @@ from holdfast.engine.journal_writer import AnswerCallback
 from holdfast.run_log import RunLog
 from holdfast.stores.change_feed import ChangeFeed
 from holdfast.stores.contract import History, Store
-from holdfast.stores.operations import NewRun, Op, OpResult, Run, RunLink
+from holdfast.stores.operations import ClientOp, NewRun, Op, OpResult, OpStatus, Run, RunLink
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
     from holdfast.engine.held_run import HeldRun
     from holdfast.engine.live_events import LiveEventSource
     from holdfast.engine.program_run import ProgramRun
+    from holdfast.engine.step_run import StepInterceptor
+    from holdfast.engine.thread_pool import StepThreadPool
 
 
 class OperationExecutor(Protocol):
@@ -39,6 +41,8 @@ class StepEngine(Protocol):
 
     close_callbacks: list[Callable[[], Coroutine[Any, Any, None]]]
     """Called when the engine closes, to close what steps have opened for later steps."""
+    max_value: int
+    """The largest value that can be recorded, in bytes."""
 
     @property
     def clock(self) -> Clock:
@@ -53,11 +57,6 @@ class StepEngine(Protocol):
     @property
     def writer(self) -> OperationExecutor:
         """The way to change something in the store."""
-        ...
-
-    @property
-    def max_value(self) -> int:
-        """The largest value that can be recorded, in bytes."""
         ...
 
 
@@ -133,6 +132,10 @@ class LiveEventSink(Protocol):
     def start_attempt(self, source: LiveEventSource) -> None:
         """An attempt begins."""
 
+    def get_text_appender(self, source: LiveEventSource, request_number: int = 0) -> Callable[[str], None]:
+        """A function to call with each piece of an answer."""
+        ...
+
     def discard(self, source: LiveEventSource) -> None:
         """The command has no more live events."""
 
@@ -141,6 +144,14 @@ class LiveEventSink(Protocol):
 
     def write_skipped_steps(self, held_run: HeldRun) -> None:
         """The code of this run has ended: write which steps it skipped."""
+
+
+class Lease(Protocol):
+    """Whether this worker may start something."""
+
+    def has_lease(self) -> bool:
+        """Whether no other worker can have taken its runs over. Called from any thread."""
+        ...
 
 
 class RunHost(Protocol):
@@ -218,3 +229,46 @@ class RunHost(Protocol):
 
     def start_child(self, new: NewRun, link: RunLink, on_answer: AnswerCallback) -> None:
         """Start a run for a held run."""
+
+
+class StepWriter(OperationQueue, OperationExecutor, Protocol):
+    """Takes what a driver and its steps write."""
+
+
+class StepHost(RunHost, StepEngine, Protocol):
+    """What the steps and the program of a driver need of an engine that executes them in its own process."""
+
+    loop_thread_id: int
+    lingering_tasks: set[asyncio.Task[Any]]
+    """Cancelled tasks of users' code that may still clean up."""
+    thread_pool: StepThreadPool
+    step_interceptor: StepInterceptor | None
+    """Makes an attempt of a step instead of the engine, in a test."""
+
+    @property
+    def membership(self) -> Lease:
+        """Whether steps may start."""
+        ...
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the engine has let go of its runs, or is about to."""
+        ...
+
+    @property
+    def writer(self) -> StepWriter:
+        """Takes what the driver and its steps write."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The run's time."""
+        ...
+
+    async def read_run(self, run_id: str) -> tuple[Run, History] | None:
+        """A run's row and journal, if there is such a run."""
+        ...
+
+    async def change_run(self, op: ClientOp) -> OpStatus:
+        """Change a run from outside."""
+        ...

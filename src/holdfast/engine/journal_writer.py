@@ -28,13 +28,13 @@ import asyncio
 import contextvars
 import logging
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from holdfast.engine.clock import Clock
 from holdfast.errors import CodecError, StoreError, StoreUnavailable
 from holdfast.stores.approvals import AnswerApproval
-from holdfast.stores.contract import Store
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
     AppendRecord,
@@ -91,10 +91,21 @@ def get_run_key(op: Op) -> int | str | None:
     return op.run_id if isinstance(op, CancelRun) else getattr(op, "key", None)
 
 
+class OperationLog(Protocol):
+    """What a writer writes to: a store, or the workflow that has a program's journal in Temporal."""
+
+    min_overlap_count: int | None
+    """See ``Store.min_overlap_count``."""
+
+    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
+        """Commit these operations, in order; a repeat is harmless."""
+        ...
+
+
 class JournalWriter:
     """The one place through which an engine writes journals."""
 
-    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+    def __init__(self, store: OperationLog, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._store = store
         self._loop = loop
         self._clock = clock

@@ -33,7 +33,7 @@ from holdfast.errors import RunParked, UsageError
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
-    from holdfast.engine.journal_engine import JournalEngine
+    from holdfast.engine.host import StepHost
 
 log = logging.getLogger("holdfast.engine")
 
@@ -63,7 +63,7 @@ class ProgramRun:
 
     def __init__(
         self,
-        host: JournalEngine,
+        host: StepHost,
         driver: Driver,
         execution: ProgramExecution,
         function: Callable[[], Any],
@@ -145,6 +145,8 @@ class ProgramRun:
 
     def _end(self, value: Any, error: BaseException | None) -> None:
         self._has_ended = True
+        if isinstance(error, asyncio.CancelledError) and self._host.is_stopping:
+            return  # the end of `asyncio.run` cancels every task: the run leaves memory, and has not ended
         if not self.is_closed:
             self.execution.end_program(value, error)
             self._driver.advance()

@@ -43,8 +43,7 @@ from holdfast.stores.operations import ClientOp, OpStatus, Run
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
-    from holdfast.engine.host import StepEngine
-    from holdfast.engine.journal_engine import JournalEngine
+    from holdfast.engine.host import StepEngine, StepHost
 
 INTERRUPTION_BACKOFF_S = 0.1
 """Seconds before a step is run again after the database has ended its transaction; doubles each time."""
@@ -91,7 +90,7 @@ class StepRun:
     _step_progress: StepProgress | None = None
     _outcome: StepOutcome | None = None
 
-    def __init__(self, host: JournalEngine, driver: Driver, command: Command, earlier_attempt: Attempt | None) -> None:
+    def __init__(self, host: StepHost, driver: Driver, command: Command, earlier_attempt: Attempt | None) -> None:
         self.host = host
         self.driver = driver
         self.command = command

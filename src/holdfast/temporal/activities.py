@@ -35,6 +35,7 @@ from holdfast.stores.temporal.awaited_run import AwaitedRun, FoundRun, found_run
 from holdfast.stores.temporal.payloads import from_payload, to_raw_value
 from holdfast.temporal.engine_context import EngineContext, StartedCommand
 from holdfast.temporal.failures import make_failure, make_handover_failure, truncate_error
+from holdfast.temporal.program_activity import ProgramActivity
 from holdfast.temporal.rebuilt_runs import RebuiltRuns
 from holdfast.temporal.step_attempt import CrossLoopTask, Outcome, PastAttempts, StepAttempt
 
@@ -51,6 +52,8 @@ MAX_LOOKUP_FAILURES = 6
 
 DECLINE_DELAY_S = 1.0
 """The delay before Temporal offers a declined step again. A worker whose event loop is blocked declines steps."""
+
+RELEASE_INTERVAL_S = 0.01
 
 CLEANUP_TIMEOUT_S = 10.0
 """How long a stopped step may take to clean up."""
@@ -90,12 +93,20 @@ class Activities:
         self._hand_over_callbacks: list[Callable[[], None]] = []
         self._await_tasks: set[asyncio.Task[FoundRun | None]] = set()
         self._is_stopping = False
+        self.programs: set[ProgramActivity] = set()
+        """The programs that are executed here."""
+        self.handed_over = asyncio.Event()
+        """Set when this worker takes no more tasks: from then on, others get its activities."""
+        self.is_releasing = False
+        """Whether this worker starts no more programs."""
 
     @activity.defn(dynamic=True)
     async def run_activity(self, args: Sequence[RawValue]) -> RawValue:
         """Execute an activity of any type."""
         if activity.info().activity_type == identifiers.AWAIT_RUN_ACTIVITY:
             return await self._await_run(AwaitedRun.from_json(from_payload(args[0].payload)))
+        if activity.info().activity_type == identifiers.PROGRAM_ACTIVITY:
+            return await ProgramActivity(self, self._engine_context).execute()
         return await self._run_step()
 
     async def _await_run(self, awaited: AwaitedRun) -> RawValue:
@@ -209,9 +220,20 @@ class Activities:
         """The number of running steps."""
         return len(self._hand_over_callbacks)
 
+    async def release_programs(self, should_stop: Callable[[], bool]) -> None:
+        """Stop programs when their steps in flight have ended, or ``should_stop``.
+
+        What they record on the way is written by workflows, which this worker must still execute meanwhile.
+        """
+        self.is_releasing = True
+        while self.programs:
+            await asyncio.gather(*(program.release(should_stop) for program in list(self.programs)))
+            await asyncio.sleep(RELEASE_INTERVAL_S)  # one that is about to start has not noticed
+
     def hand_over(self) -> None:
         """Leave all running activities, and those that still arrive, to other workers, because this one stops."""
         self._is_stopping = True
+        self.handed_over.set()
         for stop in list(self._hand_over_callbacks):
             stop()
         for search in list(self._await_tasks):
@@ -226,7 +248,7 @@ class _StepActivity:
         self._info = info
         self._past = past
         self._attempt: StepAttempt | None = None
-        self._task: CrossLoopTask | None = None
+        self._task: CrossLoopTask[Outcome] | None = None
         self._is_handed_over = False
         self._worker_loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
@@ -282,7 +304,7 @@ class _StepActivity:
         saving = self._activities.save_past_attempts(self._info, past)
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(saving, self._worker_loop))
 
-    async def _finish_stopped(self, attempt: StepAttempt, task: CrossLoopTask) -> RawValue:
+    async def _finish_stopped(self, attempt: StepAttempt, task: CrossLoopTask[Outcome]) -> RawValue:
         """Stop a step: its run no longer needs the outcome, another worker has it, or this worker stops."""
         details = activity.cancellation_details()
         if attempt.stop_reason is None:
@@ -310,7 +332,7 @@ class _StepActivity:
         self._send_heartbeat()  # the failure carries the last heartbeat
         raise make_handover_failure()
 
-    async def _wait_for_cleanup(self, task: CrossLoopTask) -> None:
+    async def _wait_for_cleanup(self, task: CrossLoopTask[Outcome]) -> None:
         """Wait for the end of the task, even if this is cancelled again meanwhile."""
         until = self._worker_loop.time() + CLEANUP_TIMEOUT_S
         while not task.future.done() and (left_s := until - self._worker_loop.time()) > 0:

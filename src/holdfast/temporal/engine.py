@@ -45,6 +45,9 @@ from holdfast.temporal.worker_thread import WorkerThread
 
 log = logging.getLogger("holdfast.engine")
 
+REQUEST_TIMEOUT_S = 1.0
+"""How long a closing engine waits for the last requests of programs."""
+
 NOTIFY_INTERVAL_S = 0.3
 """How often followers of runs read them again: Temporal does not report changes."""
 
@@ -102,6 +105,8 @@ class TemporalEngine:
         self._called_loaders: set[Callable[[], None]] = set()
         self._announce_lock = asyncio.Lock()
         self._notify_task: asyncio.Task[None] | None = None
+        self.ending_tasks: set[asyncio.Task[None]] = set()
+        """Requests of programs that have ended, which are about to be answered."""
         self._is_grace_skipped = False
         self._is_closed = False
 
@@ -149,6 +154,7 @@ class TemporalEngine:
             self._notify_task.cancel()
         try:
             await self._workers.stop(grace_s, lambda: self._is_grace_skipped)
+            await self._finish_requests()
         finally:
             forked_child.unguard_loop(self.loop)
         if self._worker_store is not None:
@@ -162,6 +168,13 @@ class TemporalEngine:
         self.change_feed.notify_all(
             UsageError("the runtime was closed; the run goes on when a worker that knows it is open")
         )
+
+    async def _finish_requests(self) -> None:
+        """Wait for requests of programs: the SDK may crash a process that ends while one is under way."""
+        if self.ending_tasks:
+            await asyncio.wait(self.ending_tasks, timeout=REQUEST_TIMEOUT_S)
+        for task in self.ending_tasks:
+            task.cancel()
 
     def abandon(self) -> None:
         """Release everything without the event loop, which has closed."""

@@ -79,7 +79,7 @@ class LinkedRuns:
         self._child_ids.add(run_id)
         if link.is_awaited:
             self._waiting_positions.setdefault(run_id, []).append(link.position)
-        on_answer(StartResult(_make_row(new), is_new=True, is_linked=True))
+        on_answer(StartResult(make_row(new), is_new=True, is_linked=True))
 
     def wait_for(self, run_id: str, link: RunLink, on_answer: AnswerCallback) -> None:
         """Wait for the end of a run that was started before."""
@@ -88,10 +88,10 @@ class LinkedRuns:
             self._start_await(run_id, link)
         elif run_id in self._child_endings:
             state, output, error = unpack_child_result(self._child_endings[run_id])
-            self._run.call_soon(on_answer, StartResult(_make_row(None, run_id, state, output, error), is_new=False))
+            self._run.call_soon(on_answer, StartResult(make_row(None, run_id, state, output, error), is_new=False))
         else:
             self._waiting_positions.setdefault(run_id, []).append(link.position)
-            self._run.call_soon(on_answer, StartResult(_make_row(None, run_id), is_new=False, is_linked=True))
+            self._run.call_soon(on_answer, StartResult(make_row(None, run_id), is_new=False, is_linked=True))
 
     def cancel_stale_awaits(self) -> None:
         """Cancel the activities that wait for a run that the code no longer waits for."""
@@ -120,7 +120,7 @@ class LinkedRuns:
         if found is None:
             on_answer(OpStatus.UNKNOWN_RUN)
         else:
-            row = _make_row(None, run_id, found.state, found.output, found.error)
+            row = make_row(None, run_id, found.state, found.output, found.error)
             on_answer(StartResult(replace(row, workflow=found.workflow, digest=found.digest), is_new=False))
 
     def on_child_ended(self, event: ChildEnded) -> None:
@@ -132,7 +132,7 @@ class LinkedRuns:
             self._run.add_signal(state, output or error or b"null", self._run.clock.now(), position)
 
 
-def _make_row(
+def make_row(
     new: NewRun | None,
     run_id: str = "",
     state: RunState = RunState.RUNNING,

@@ -111,7 +111,7 @@ class LiveRun(TemporalRun):
         """Positions of the activities that only wait for other runs."""
         self._timer_tasks: dict[int | None, asyncio.Task[None]] = {}
         self._child_workflows = ChildWorkflows(self._receive)
-        self._update_futures: dict[str, asyncio.Future[bool]] = {}
+        self._update_futures: dict[str, asyncio.Future[Any]] = {}
 
     async def execute(self) -> RawValue:
         """Run the execution to its end."""
@@ -133,10 +133,14 @@ class LiveRun(TemporalRun):
         finally:
             self._engine_context.remove_commands(self._execution_id)
             self.release()
+        await self.finish_updates()
         if self._is_continuing:
             self._continue_as_new()
         assert self._finish_op is not None
         return self._build_result(self._finish_op)
+
+    async def finish_updates(self) -> None:
+        """Answer the updates that are still open. The steps of a workflow have none when it ends."""
 
     async def _wait_for_start(self) -> None:
         """Wait for the delay of a child: Temporal itself has no start delay for children."""
@@ -161,8 +165,8 @@ class LiveRun(TemporalRun):
         """Receive a signal."""
         self._receive(SignalReceived(name, tuple(value.payload for value in values), workflow.time()))
 
-    async def receive_update(self, id: str, name: str, values: Sequence[RawValue]) -> bool:
-        """Receive an update from a step of this run, and wait for the answer."""
+    async def receive_update(self, id: str, name: str, values: Sequence[RawValue]) -> Any:
+        """Receive an update from a step of this run, or from its program, and wait for the answer."""
         answer = self._update_futures[id] = asyncio.get_running_loop().create_future()
         self._receive(UpdateReceived(id, name, tuple(value.payload for value in values)))
         return await answer
@@ -228,7 +232,7 @@ class LiveRun(TemporalRun):
             self.driver.execution.loop.is_retracing = workflow.unsafe.is_replaying()
         elif self._check_continue_as_new():
             self.is_draining = True
-            self.call_soon(self._request_continue_as_new)
+            self.call_soon(self.request_continue_as_new)
 
     def submit(self, op: Op, on_answer: AnswerCallback) -> None:
         """Note the order of the records; the rest is the same for a rebuilt run."""
@@ -397,11 +401,11 @@ class LiveRun(TemporalRun):
         """Publish in the memo that people were reminded of an approval."""
         self._memo.publish_reminder(approval.id, reminders, assignee, expires_at)
 
-    def answer_update(self, event: UpdateReceived, is_accepted: bool) -> None:
-        """Answer the update of a step."""
+    def answer_update(self, event: UpdateReceived, answer: Any) -> None:
+        """Answer the update of a step, or of a program."""
         future = self._update_futures.pop(event.id, None)
         if future is not None and not future.done():
-            future.set_result(is_accepted)
+            future.set_result(answer)
 
     # Continuing as new
 
@@ -418,13 +422,13 @@ class LiveRun(TemporalRun):
             self._activity_handles or self.linked_runs.has_pending or self._child_workflows or self._is_pause_requested
         )
         # Replay must decide the same, so this depends on the memo, and on sizes that are the same on every machine.
-        if has_nothing_in_flight and (self.has_external_payloads or self._measure_carried() <= MAX_CARRIED_BYTES):
+        if has_nothing_in_flight and (self.has_external_payloads or self.measure_carried() <= MAX_CARRIED_BYTES):
             return True
         if event_count > MAX_HISTORY_EVENTS or info.get_current_history_size() > MAX_HISTORY_BYTES:
             self._fail_history_full(has_nothing_in_flight)
         return False
 
-    def _measure_carried(self) -> int:
+    def measure_carried(self) -> int:
         """The size of what a new execution would carry, in bytes."""
         signal_size = sum(len(signal.payload) for signal in self.unconsumed_signals.values())
         id_size = sum(map(len, self.signal_dedup_ids))
@@ -446,19 +450,23 @@ class LiveRun(TemporalRun):
             )
         )
 
-    def _request_continue_as_new(self) -> None:
+    def request_continue_as_new(self) -> None:
+        """End this execution, and continue in another one."""
         if self._finish_op is None:
             self._is_continuing = True
             self._finished.set()
 
-    def _continue_as_new(self) -> NoReturn:
-        carried = [
+    def pack_carried(self) -> list[Payload]:
+        """What the next execution starts with, besides the inputs."""
+        return [
             *self.carried_records.to_chunks(),
             *pack_signals(list(self.unconsumed_signals.values())),
             *pack_signal_ids(self.signal_dedup_ids),
         ]
+
+    def _continue_as_new(self) -> NoReturn:
         workflow.continue_as_new(
-            args=[to_raw_value(self.driver.run.inputs), *map(RawValue, carried)],
+            args=[to_raw_value(self.driver.run.inputs), *map(RawValue, self.pack_carried())],
             memo=self._memo.build_continued(self.driver.run.clock_started_at),
         )
 

@@ -18,6 +18,10 @@ class NullLiveEvents:
     def start_attempt(self, source: LiveEventSource) -> None:
         """Does nothing."""
 
+    def get_text_appender(self, source: LiveEventSource, request_number: int = 0) -> Callable[[str], None]:
+        """Drops the text."""
+        return lambda _: None
+
     def discard(self, source: LiveEventSource) -> None:
         """Does nothing."""
 

@@ -14,7 +14,9 @@ from temporalio.common import RawValue
 from temporalio.worker import Interceptor, WorkflowInboundInterceptor, WorkflowInterceptorClassInput
 
 from holdfast.stores.temporal import identifiers
+from holdfast.stores.temporal.run_memo import RUN_MEMO_KEY
 from holdfast.temporal.engine_context import EngineContext
+from holdfast.temporal.live_program import LiveProgram
 from holdfast.temporal.live_run import LiveRun
 
 _ENGINE_CONTEXT = "holdfast_site"
@@ -47,7 +49,7 @@ class RunWorkflow:
     async def run(self, args: Sequence[RawValue]) -> RawValue:
         """Run an execution to its end."""
         engine_context: EngineContext = cast(Any, workflow).extern_functions()[_ENGINE_CONTEXT]()
-        self._live_run = LiveRun(engine_context, args)
+        self._live_run = _make_live_run(engine_context, args)
         early, self._early_signals = self._early_signals, []
         for name, values in early:
             self._live_run.receive_signal(name, values)
@@ -62,8 +64,8 @@ class RunWorkflow:
             self._live_run.receive_signal(name, args)
 
     @workflow.update(dynamic=True)
-    async def on_update(self, name: str, args: Sequence[RawValue]) -> bool:
-        """Receive an update from a step of the run."""
+    async def on_update(self, name: str, args: Sequence[RawValue]) -> Any:
+        """Receive an update from a step of the run, or from its program."""
         info = workflow.current_update_info()
         await workflow.wait_condition(lambda: self._live_run is not None)
         assert self._live_run is not None
@@ -84,3 +86,10 @@ class RunWorkflow:
     def journal(self) -> dict[str, Any]:
         """The records that the code has seen."""
         return {} if self._live_run is None else self._live_run.journal()
+
+
+def _make_live_run(engine_context: EngineContext, args: Sequence[RawValue]) -> LiveRun:
+    """The live run of this execution."""
+    run_memo: dict[str, Any] = workflow.memo().get(RUN_MEMO_KEY, {})
+    definition = engine_context.get_definition(workflow.info().workflow_type, run_memo.get("version", ""))
+    return LiveProgram(engine_context, args) if definition.is_program else LiveRun(engine_context, args)

@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from holdfast.admission.usage import Usage
 from holdfast.background_tasks import forget_cancel_requests
@@ -39,6 +39,8 @@ from holdfast.temporal.engine_context import StartedCommand
 
 if TYPE_CHECKING:
     from holdfast.temporal.engine import TemporalEngine
+
+T = TypeVar("T")
 
 _progress_codec = codec_for(Any)
 
@@ -278,35 +280,35 @@ class StepAttempt:
         return await self.engine.change_run(op)
 
 
-class CrossLoopTask:
+class CrossLoopTask(Generic[T]):
     """A coroutine on the program's loop that a caller awaits on another loop. Its ``future`` survives ``cancel``."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        coro: Callable[[], Coroutine[Any, Any, Outcome]],
+        coro: Callable[[], Coroutine[Any, Any, T]],
         context: contextvars.Context,
     ) -> None:
         self._loop = loop
         self._caller_loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[Outcome] | None = None
+        self._task: asyncio.Task[T] | None = None
         self._is_cancelled = False
-        self.future: asyncio.Future[Outcome] = self._caller_loop.create_future()
+        self.future: asyncio.Future[T] = self._caller_loop.create_future()
         loop.call_soon_threadsafe(self._start, coro, context)
 
-    def _start(self, coro: Callable[[], Coroutine[Any, Any, Outcome]], context: contextvars.Context) -> None:
+    def _start(self, coro: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> None:
         self._task = self._loop.create_task(coro(), context=context)
         self._task.add_done_callback(self._on_task_done)
         if self._is_cancelled:
             self._task.cancel()
 
-    def _on_task_done(self, task: asyncio.Task[Outcome]) -> None:
+    def _on_task_done(self, task: asyncio.Task[T]) -> None:
         try:
             self._caller_loop.call_soon_threadsafe(self._copy_result, task)
         except RuntimeError:
             pass  # the workers' loop has closed, so there is no caller
 
-    def _copy_result(self, task: asyncio.Task[Outcome]) -> None:
+    def _copy_result(self, task: asyncio.Task[T]) -> None:
         if self.future.done():
             return
         if task.cancelled():

@@ -30,7 +30,7 @@ from holdfast.engine.driver import Driver
 from holdfast.engine.held_run import HeldRun
 from holdfast.engine.journal_writer import AnswerCallback
 from holdfast.engine.program_run import ProgramRun
-from holdfast.errors import UsageError, ValueTooLarge
+from holdfast.errors import ValueTooLarge
 from holdfast.run_log import RunLog
 from holdfast.stores.approvals import RequestApproval, WithdrawApproval, make_answer_name
 from holdfast.stores.change_feed import ChangeFeed
@@ -62,6 +62,7 @@ from holdfast.stores.temporal.run_events import (
     ChildEnded,
     ChildStarted,
     DelayElapsed,
+    ProgramStopped,
     RunEvent,
     SignalReceived,
     StepEnded,
@@ -112,14 +113,7 @@ class TemporalRun:
         started_at: float,
     ) -> None:
         definition = engine_context.get_definition(workflow, run_memo.get("version", ""))
-        run = run_from_memo(
-            run_memo,
-            id=id,
-            execution_id=execution_id,
-            workflow=workflow,
-            inputs=_build_inputs(definition, [payload for payload in args if not is_carried(payload)]),
-            started_at=started_at,
-        )
+        run = build_run(definition, run_memo, args, id=id, execution_id=execution_id, started_at=started_at)
         self._budgets = budgets_from_memo(run_memo, id)
         self.clock = WorkflowTaskClock()
         self.live_events = NullLiveEvents()
@@ -146,7 +140,11 @@ class TemporalRun:
         self._park_callback: AnswerCallback | None = None
         self._is_pause_requested = self._is_cancel_requested = False
         self._steps: dict[int, TemporalStep] = {}
-        self.driver = Driver(self, run, definition)
+        self.driver = self.create_driver(run, definition)
+
+    def create_driver(self, run: Run, definition: WorkflowDefinition) -> Driver:
+        """The driver of the run."""
+        return Driver(self, run, definition)
 
     # Moving
 
@@ -199,6 +197,8 @@ class TemporalRun:
                 self.linked_runs.on_child_started(run_event)
             case ChildEnded():
                 self.linked_runs.on_child_ended(run_event)
+            case ProgramStopped():
+                raise AssertionError("the run of a program is a `LiveProgram`")
 
     # The driver's host (see `engine.host.RunHost`)
 
@@ -220,11 +220,8 @@ class TemporalRun:
     def create_program(
         self, driver: Driver, execution: ProgramExecution, function: Callable[[], Any], *, is_async: bool
     ) -> ProgramRun:
-        """Programs do not run on Temporal."""
-        raise UsageError(
-            f"{driver.run.workflow!r} is a program, and programs do not run on Temporal yet: use a SQLite or Postgres "
-            "store, or call the framework in the steps of a workflow"
-        )
+        """Never called: the driver of a program is in its activity, with another host (``program_host``)."""
+        raise AssertionError(f"{driver.run.workflow!r} is a program")
 
     def create_patches(self, history: History) -> Patches:
         """Create the run's patches."""
@@ -394,11 +391,31 @@ class TemporalRun:
     def on_reminder(self, approval: RequestApproval, reminders: int, assignee: str, expires_at: float | None) -> None:
         """Publish that people were reminded of an approval."""
 
-    def answer_update(self, event: UpdateReceived, is_accepted: bool) -> None:
-        """Answer the update of a step."""
+    def answer_update(self, event: UpdateReceived, answer: Any) -> None:
+        """Answer the update of a step, or of a program."""
 
     def finish(self, end: FinishRun) -> None:
         """End the execution."""
+
+
+def build_run(
+    definition: WorkflowDefinition,
+    run_memo: Mapping[str, Any],
+    args: Sequence[Payload],
+    *,
+    id: str,
+    execution_id: str,
+    started_at: float,
+) -> Run:
+    """A run's row, from the start of its execution."""
+    return run_from_memo(
+        run_memo,
+        id=id,
+        execution_id=execution_id,
+        workflow=definition.name,
+        inputs=_build_inputs(definition, [payload for payload in args if not is_carried(payload)]),
+        started_at=started_at,
+    )
 
 
 def _build_inputs(definition: WorkflowDefinition, args: Sequence[Payload]) -> bytes:

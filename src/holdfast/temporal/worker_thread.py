@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -30,6 +31,9 @@ T = TypeVar("T")
 
 RESTART_DELAY_S = 5.0
 """The delay before a new worker replaces one that has failed."""
+
+RELEASE_TIMEOUT_S = 10.0
+"""How long programs may take to stop when the time for their steps in flight is over."""
 
 STICKY_TIMEOUT = timedelta(seconds=2)
 """How long a workflow task waits for the worker that had the last one, before other workers may have it."""
@@ -178,9 +182,14 @@ class WorkerThread:
         self._is_stopping = True
         # The worker of entity workflows stops last: steps may call these until their end.
         entity_worker = self._workers.pop(identifiers.ENTITY_TASK_QUEUE, None)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace_s
+        if self._activities is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s + RELEASE_TIMEOUT_S):
+                    await self._activities.release_programs(lambda: loop.time() >= until or is_grace_skipped())
         shutdowns = [asyncio.create_task(worker.shutdown()) for worker in self._workers.values()]
-        until = asyncio.get_running_loop().time() + grace_s
-        while asyncio.get_running_loop().time() < until:
+        while loop.time() < until:
             if self._activities is None or not self._activities.running_step_count or is_grace_skipped():
                 break
             await asyncio.sleep(0.02)

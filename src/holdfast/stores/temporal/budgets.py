@@ -158,7 +158,8 @@ async def is_in_flight(client: Client, step: StepRef) -> bool:
         execution = await client.get_workflow_handle(step.run_id, run_id=step.execution_id).describe()
         activity_id = identifiers.format_activity_id(step.position)
         return execution.status is WorkflowExecutionStatus.RUNNING and any(
-            pending.activity_id == activity_id for pending in execution.raw_description.pending_activities
+            pending.activity_id == activity_id or pending.activity_type.name == identifiers.PROGRAM_ACTIVITY
+            for pending in execution.raw_description.pending_activities
         )
     return False
 

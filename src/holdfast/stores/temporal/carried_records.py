@@ -16,7 +16,7 @@ from typing import Any
 
 from temporalio.api.common.v1 import Payload
 
-from holdfast.core.records import Record, RecordKind, Signal
+from holdfast.core.records import Attempt, Record, RecordKind, Signal
 from holdfast.stores.temporal.payload_storage import MIN_EXTERNAL_BYTES
 
 BUFFER_BYTES = 128 * 1024
@@ -27,6 +27,7 @@ _SIZE_KEY = "holdfast-size"
 _RECORDS_KIND = b"records"
 _SIGNALS_KIND = b"signals"
 _SIGNAL_IDS_KIND = b"seen"
+_ATTEMPTS_KIND = b"attempts"
 
 
 class RecordPacker:
@@ -78,6 +79,19 @@ def pack_signal_ids(ids: Iterable[str]) -> list[Payload]:
     """A chunk with the ids of received signals, of which the run ignores duplicates; none if there are none."""
     ordered = sorted(ids)
     return [_make_chunk(_SIGNAL_IDS_KIND, json.dumps(ordered))] if ordered else []
+
+
+def pack_intents(attempts: Iterable[Attempt]) -> list[Payload]:
+    """A chunk with a program's ``once`` steps that may have been executed; none if there are none."""
+    rows = [[one.position, one.attempt, one.name, one.at] for one in attempts if one.intent]
+    return [_make_chunk(_ATTEMPTS_KIND, json.dumps(rows))] if rows else []
+
+
+def unpack_attempts(payloads: Iterable[Payload]) -> dict[int, Attempt]:
+    """These steps among the arguments of an execution, by position."""
+    chunks = (payload for payload in payloads if payload.metadata.get(_KIND_KEY) == _ATTEMPTS_KIND)
+    rows = [row for chunk in chunks for row in json.loads(zlib.decompress(chunk.data))]
+    return {position: Attempt(position, attempt, intent=True, name=name, at=at) for position, attempt, name, at in rows}
 
 
 def unpack_signal_ids(payloads: Iterable[Payload]) -> set[str]:

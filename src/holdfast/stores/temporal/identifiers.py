@@ -35,6 +35,15 @@ WITHDRAW_UPDATE = RESERVED_PREFIX + "withdraw"
 AWAIT_RUN_ACTIVITY = RESERVED_PREFIX + "await run"
 """The activity that waits for a run that is not a child of the waiting run."""
 
+PROGRAM_ACTIVITY = RESERVED_PREFIX + "program"
+"""The activity that executes the program of a run: see ``program_updates``."""
+RECORD_UPDATE = RESERVED_PREFIX + "record"
+MESSAGES_UPDATE = RESERVED_PREFIX + "messages"
+"""The updates that this activity sends to its run: what to record, and the request for what was sent to the run."""
+STOP_NOTE = "stop"
+REWIND_NOTE = "rewind"
+"""The notes on its result: why the program stopped, and what a retry of the run takes back."""
+
 ANNOUNCEMENT_TYPE = RESERVED_PREFIX + "announcement"
 """The type of the workflows that announce workflows to clients. No worker executes them."""
 ANNOUNCEMENT_ID_PREFIX = "holdfast/workflows/"
@@ -86,6 +95,16 @@ def _make_id(prefix: str, name: str) -> str:
     """An id that Temporal accepts, however long the name is."""
     encoded = name.encode()
     return prefix + (name if len(encoded) <= MAX_NAME_BYTES else hashlib.blake2b(encoded, digest_size=32).hexdigest())
+
+
+def format_program_id(number: int) -> str:
+    """The id of the activity that executes a program: the execution of its run may start several, one after another."""
+    return f"program {number}"
+
+
+def parse_program_id(activity_id: str) -> int:
+    """The number in such an id."""
+    return int(activity_id.removeprefix("program "))
 
 
 def format_activity_id(position: int) -> str:

@@ -3,7 +3,8 @@
 **Exactly.** Only the code knows in which order it saw the events, and which command consumed which signal. When a run
 fails, that order is stored with its end (``rows.Ending.record_order``). For any other run, a worker with its code can
 be queried for it (``identifiers.JOURNAL_QUERY``). ``make_exact_records`` looks up the entries of that order in the
-history. A retry and a fork need exact records.
+history. A retry and a fork need exact records. The history of a program has its records themselves: see
+``program_updates``.
 
 **As far as the history shows.** For people and for readers that follow a run, ``infer_records`` makes the records from
 the history alone. They are the same, except for waits that leave no trace of their own: for signals, and for runs that
@@ -150,6 +151,8 @@ def _make_child_record(outcomes: Outcomes, base: Record, child_id: str, run_id: 
 
 def infer_records(outcomes: Outcomes, run_id: str) -> tuple[list[Record], list[Signal]]:
     """The records of a run, as far as its history shows, and the signals that none of them seems to have consumed."""
+    if outcomes.program is not None:
+        return list(outcomes.program.records), outcomes.program.remove_consumed(collect_signals(outcomes))
     inference = _RecordInference(outcomes, run_id)
     for batch in outcomes.batches:
         inference.add_batch(batch)

@@ -16,14 +16,15 @@ from temporalio.api.history.v1 import HistoryEvent
 
 from holdfast.admission.usage import Usage
 from holdfast.codec import encode_error
-from holdfast.core.records import Record, RecordKind, Signal
+from holdfast.core.records import Attempt, Record, RecordKind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, StepFailed
 from holdfast.stores.run_errors import encode_child_failure, make_unknown_outcome_error
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.awaited_run import AwaitedRun, found_run_from_json
-from holdfast.stores.temporal.carried_records import unpack, unpack_signal_ids
+from holdfast.stores.temporal.carried_records import unpack, unpack_attempts, unpack_signal_ids
 from holdfast.stores.temporal.payloads import from_payload, load_json
+from holdfast.stores.temporal.program_journal import ProgramJournal
 from holdfast.stores.temporal.run_events import (
     RUN_STATES,
     ChildEnded,
@@ -74,6 +75,8 @@ class Outcomes:
     """Records of the executions before it."""
     carried_signals: list[Signal] = field(default_factory=list[Signal])
     """Signals to the executions before it that no record has consumed."""
+    carried_attempts: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
+    """A program's steps in flight in the executions before it, by position."""
     signal_ids: set[str] = field(default_factory=set[str])
     """Deduplication ids of all signals that were sent to the run."""
     batches: list[EventBatch] = field(default_factory=list[EventBatch])
@@ -91,6 +94,8 @@ class Outcomes:
     timer_positions: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
     """Positions of timers, in the same way."""
     usage: Usage = field(default_factory=Usage)
+    program: ProgramJournal | None = None
+    """The journal, if the run's code is a program."""
     is_closed: bool = False
     end_task_event_id: int = 0
     """The number of the event that completed the workflow task which ended the run."""
@@ -103,6 +108,7 @@ def read_outcomes(events: Sequence[HistoryEvent]) -> Outcomes:
         return outcomes
     start = events[0].workflow_execution_started_event_attributes
     _, outcomes.carried_records, outcomes.carried_signals = unpack(start.input.payloads)
+    outcomes.carried_attempts = unpack_attempts(start.input.payloads)
     outcomes.signal_ids = unpack_signal_ids(start.input.payloads)
     _index_approvals(outcomes, start.memo.fields.get(APPROVALS_KEY), None)
     for event in events:
@@ -110,6 +116,9 @@ def read_outcomes(events: Sequence[HistoryEvent]) -> Outcomes:
     reader = EventBatchReader()
     outcomes.batches = list(reader.read(events))
     outcomes.unseen_events = reader.unseen_events
+    if outcomes.program is not None:
+        outcomes.program.add_batches(outcomes.batches)
+        outcomes.usage += outcomes.program.usage
     delivered = [run_event for batch in outcomes.batches for run_event in batch.events]
     for run_event in delivered:
         if isinstance(run_event, StepEnded):
@@ -132,6 +141,11 @@ def _index_event(outcomes: Outcomes, event: HistoryEvent) -> None:
     kind = event.event_type
     if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
         step = event.activity_task_scheduled_event_attributes
+        if step.activity_type.name == identifiers.PROGRAM_ACTIVITY:
+            outcomes.program = outcomes.program or ProgramJournal(
+                list(outcomes.carried_records), dict(outcomes.carried_attempts)
+            )
+            return
         position, name = identifiers.parse_activity_position(step.activity_id), step.activity_type.name
         outcomes.issued_positions.setdefault(step.workflow_task_completed_event_id, set()).add(position)
         if name == identifiers.AWAIT_RUN_ACTIVITY:

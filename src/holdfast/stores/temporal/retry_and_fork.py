@@ -16,13 +16,20 @@ from temporalio.client import Client
 from temporalio.common import Priority
 
 from holdfast.admission.usage import BUDGET_SIGNAL
+from holdfast.core.program_execution import NOTHING_ISSUED_LATER
 from holdfast.core.records import Record, RecordKind, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 from holdfast.stores import rules
 from holdfast.stores.operations import ForkRun, OpStatus, ReopenRun, Settlement, StartResult
 from holdfast.stores.temporal import identifiers
-from holdfast.stores.temporal.carried_records import is_carried, pack_records, pack_signal_ids, pack_signals
+from holdfast.stores.temporal.carried_records import (
+    is_carried,
+    pack_intents,
+    pack_records,
+    pack_signal_ids,
+    pack_signals,
+)
 from holdfast.stores.temporal.history_cache import HistoryCache
 from holdfast.stores.temporal.outcomes import Outcomes
 from holdfast.stores.temporal.rows import (
@@ -66,6 +73,7 @@ async def reopen_run(histories: HistoryCache, op: ReopenRun, now: float, *, has_
     if verdict is not OpStatus.DONE:
         return verdict
     remaining = [record for record in records if record not in removed]
+    outcomes = await histories.get_outcomes(execution)
     carried = list(remaining)
     if op.settlement is not None and op.settlement.record is not None:
         carried.append(op.settlement.record._replace(seq=remaining[-1].seq + 1 if remaining else 0))
@@ -79,7 +87,8 @@ async def reopen_run(histories: HistoryCache, op: ReopenRun, now: float, *, has_
             *await _read_inputs(histories, execution),
             *pack_records(carried),
             *pack_signals(_rebuild_mailbox(signals, removed, remaining, now)),
-            *pack_signal_ids((await histories.get_outcomes(execution)).signal_ids),
+            *pack_signal_ids(outcomes.signal_ids),
+            *pack_intents(() if outcomes.program is None else outcomes.program.attempts.values()),
         ],
         memo={
             RUN_MEMO_KEY: {
@@ -120,6 +129,8 @@ def _rewind_from_cancel(outcomes: Outcomes, records: Sequence[Record]) -> Rewind
     cancel = next((record for record in records if record.kind is RecordKind.CANCEL), None)
     if cancel is None:
         return None
+    if outcomes.program is not None:
+        return _rewind_program(cancel, records)
     before = {record.position for record in outcomes.carried_records if record.kind.has_position}
     timers = {record.position for record in outcomes.carried_records if record.kind is RecordKind.TIMER}
     for batch in outcomes.batches:
@@ -129,6 +140,12 @@ def _rewind_from_cancel(outcomes: Outcomes, records: Sequence[Record]) -> Rewind
         timers |= outcomes.timer_positions.get(batch.completed_event_id, set())
     has_compensated = any(record.kind is RecordKind.COMPENSATION for record in records)
     return Rewind((cancel.seq,), max(before, default=-1) + 1, max(timers, default=-1) + 1, has_compensated)
+
+
+def _rewind_program(cancel: Record, records: Sequence[Record]) -> Rewind:
+    """The same for a program: nothing else follows from the cancel alone."""
+    has_compensated = any(record.kind is RecordKind.COMPENSATION for record in records)
+    return Rewind((cancel.seq,), NOTHING_ISSUED_LATER, NOTHING_ISSUED_LATER, has_compensated)
 
 
 async def _reopen_children(

@@ -26,6 +26,7 @@ from holdfast.stores.temporal.journals import infer_records, make_exact_records
 from holdfast.stores.temporal.outcomes import Outcomes, read_signals
 from holdfast.stores.temporal.payloads import load_json
 from holdfast.stores.temporal.pollers import is_polled
+from holdfast.stores.temporal.program_updates import STEPS_KEY, StepInFlight
 from holdfast.stores.temporal.rows import RETRIES_KEY, Ending, ExecutionDescription, describe_execution, read_ending
 from holdfast.stores.temporal.run_events import EndStatus, SignalReceived, StepEnded
 from holdfast.stores.temporal.run_memo import USAGE_KEY, budget_from_memo
@@ -42,7 +43,8 @@ async def read_history(histories: HistoryCache, execution: ExecutionDescription)
         records, signals = await read_exact_records(histories, execution)
     except (UsageError, StoreCorrupt):
         records, signals = infer_records(outcomes, execution.id)
-    return History(set_first_epoch(records), await read_attempts(histories.client, execution), signals)
+    attempts = await read_attempts(histories.client, execution, outcomes)
+    return History(set_first_epoch(records), attempts, signals)
 
 
 def set_first_epoch(records: Sequence[Record]) -> list[Record]:
@@ -64,7 +66,7 @@ async def read_exact_records(
     if not execution.is_open and ending is None:
         ending = await read_ending(histories.client, execution)
     order = None if ending is None else ending.record_order
-    if order is None and not is_order_certain(outcomes):
+    if order is None and outcomes.program is None and not is_order_certain(outcomes):
         order = (await query_journal(histories.client, execution)).get("order")
     if order is None:
         records, signals = infer_records(outcomes, execution.id)
@@ -113,8 +115,17 @@ def _no_worker_error(execution: ExecutionDescription, reason: str) -> UsageError
 # In flight
 
 
-async def read_attempts(client: Client, execution: ExecutionDescription) -> dict[int, Attempt]:
+async def read_attempts(client: Client, execution: ExecutionDescription, outcomes: Outcomes) -> dict[int, Attempt]:
     """The attempts of steps in flight, by position."""
+    if outcomes.program is not None:
+        shown = await _read_program_steps(client, execution)
+        recorded = {record.position for record in outcomes.program.records if record.kind.has_position}
+        attempts = {
+            step.position: Attempt(step.position, step.attempt, at=step.started_at, name=step.name)
+            for step in shown
+            if step.position not in recorded
+        }
+        return attempts | outcomes.program.attempts
     attempts = [
         await _read_attempt(client, activity)
         for activity in execution.pending_activities
@@ -123,12 +134,25 @@ async def read_attempts(client: Client, execution: ExecutionDescription) -> dict
     return {attempt.position: attempt for attempt in attempts}
 
 
+async def _read_program_steps(client: Client, execution: ExecutionDescription) -> list[StepInFlight]:
+    """The steps of a program in flight, as the last heartbeat of its activity has them."""
+    for activity in execution.pending_activities:
+        if activity.activity_type.name == identifiers.PROGRAM_ACTIVITY:
+            details = await _read_heartbeat(client, activity)
+            return [StepInFlight(*step) for step in details.get(STEPS_KEY, ())]
+    return []
+
+
+async def _read_heartbeat(client: Client, pending: PendingActivityInfo) -> dict[str, Any]:
+    if not (pending.HasField("heartbeat_details") and pending.heartbeat_details.payloads):
+        return {}
+    [payload] = await decode_payloads(client, [pending.heartbeat_details.payloads[0]])
+    loaded = load_json(payload)
+    return cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+
+
 async def _read_attempt(client: Client, pending: PendingActivityInfo) -> Attempt:
-    details: dict[str, Any] = {}
-    if pending.HasField("heartbeat_details") and pending.heartbeat_details.payloads:
-        [payload] = await decode_payloads(client, [pending.heartbeat_details.payloads[0]])
-        loaded = load_json(payload)
-        details = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+    details = await _read_heartbeat(client, pending)
     progress = details.get("progress")
     is_waiting = pending.attempt > 1 and pending.HasField("next_attempt_schedule_time")
     number = int(details["failure_count"]) + (not is_waiting) if "failure_count" in details else pending.attempt
@@ -160,9 +184,12 @@ async def read_live_events(
             at = float(entry.get("reminded_at") or requested_at)
             events.append(_make_event(position, live_events.APPROVAL_REMINDED, data, at, number=count))
     recorded = {record.position for record in records if record.kind.has_position}
-    for position, attempt in (await read_attempts(client, execution)).items():
+    previews = outcomes.step_previews
+    if outcomes.program is not None:
+        previews = {step.position: step.preview for step in await _read_program_steps(client, execution)}
+    for position, attempt in (await read_attempts(client, execution, outcomes)).items():
         if position not in recorded and attempt.at:
-            preview, number = outcomes.step_previews.get(position, ""), attempt.attempt
+            preview, number = previews.get(position, ""), attempt.attempt
             data = {"name": attempt.name, "kind": RecordKind.STEP.label, "arguments": preview, "attempt": number}
             events.append(
                 _make_event(position, live_events.STARTED, data, attempt.at, stream=f"1.{number}.0", number=-1)

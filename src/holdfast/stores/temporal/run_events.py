@@ -124,6 +124,18 @@ class StepEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramStopped:
+    """The activity of a program ended."""
+
+    reason: str
+    """The state in which the run ends, or why the program does not run any more (``identifiers.STOP_NOTE``)."""
+    payload: bytes = b"null"
+    """The output, or the error."""
+    rewind: dict[str, Any] | None = None
+    """What a retry takes back."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChildStarted:
     """A child started, or did not because its id is taken."""
 
@@ -149,6 +161,7 @@ RunEvent = (
     | DelayElapsed
     | TimerFired
     | StepEnded
+    | ProgramStopped
     | ChildStarted
     | ChildEnded
 )
@@ -183,6 +196,8 @@ def get_sort_key(event: RunEvent, arrival_index: int) -> tuple[int, float, int]:
             return EventRank.TIMER, event.due_at, -1 if event.position is None else event.position
         case StepEnded():
             return EventRank.STEP, 0, event.position
+        case ProgramStopped():
+            return EventRank.STEP, 0, -1
         case ChildStarted():
             return EventRank.CHILD_STARTED, 0, event.position
         case ChildEnded():
@@ -301,6 +316,8 @@ class EventBatchReader:
         if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             new = event.activity_task_scheduled_event_attributes
             name, args = new.activity_type.name, new.input.payloads
+            if name == identifiers.PROGRAM_ACTIVITY:
+                return None  # its updates say what has happened
             self._activities[event.event_id] = StepEnded(
                 identifiers.parse_activity_position(new.activity_id),
                 _NO_RESULT,
@@ -311,6 +328,8 @@ class EventBatchReader:
             )
         elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
             started = event.activity_task_started_event_attributes
+            if started.scheduled_event_id not in self._activities:
+                return None
             self._activities[started.scheduled_event_id] = replace(
                 self._activities[started.scheduled_event_id],
                 started_at=get_event_time(event),
@@ -319,6 +338,8 @@ class EventBatchReader:
             )
         elif (status := _ACTIVITY_END_STATUSES.get(kind)) is not None:
             attributes = get_attributes(event)
+            if attributes.scheduled_event_id not in self._activities:
+                return None
             payloads = attributes.result.payloads if status is EndStatus.COMPLETED else ()
             usage = get_note(payloads[0], "usage") if payloads else ""
             activity = self._activities.pop(attributes.scheduled_event_id)

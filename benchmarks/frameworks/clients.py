@@ -45,9 +45,7 @@ def answer(request: httpx2.Request) -> httpx2.Response:
 
 
 def make_client() -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        api_key="k", http_client=httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
-    )
+    return openai.AsyncOpenAI(api_key="k", http_client=httpx2.AsyncClient(transport=httpx2.MockTransport(answer)))
 
 
 def make_calls(client: openai.AsyncOpenAI) -> dict[str, Call]:

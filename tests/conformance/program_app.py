@@ -58,5 +58,18 @@ async def pa_agent(name: str) -> list[str]:
     return [*looked, used, paid, await asyncio.to_thread(pa_look, "last")]
 
 
+@program(id="{name}")
+async def pa_left(name: str) -> None:
+    note("waits")
+    await asyncio.sleep(60)
+
+
+async def leave() -> None:
+    """The process ends while its program is running."""
+    await pa_left.start(sys.argv[1])
+    while "waits" not in Path(os.environ["LEDGER"]).read_text():  # noqa: ASYNC110  # another thread writes it
+        await asyncio.sleep(0.01)
+
+
 if __name__ == "__main__":
-    print("RESULT:", asyncio.run(pa_agent(sys.argv[1])))
+    print("RESULT:", asyncio.run(leave() if os.environ["STOP_AT"] == "leave" else pa_agent(sys.argv[1])))

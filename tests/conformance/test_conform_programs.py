@@ -540,3 +540,15 @@ async def test_another_process_continues_a_program_whose_process_was_killed(
     if stop_at == "right":
         starts.pop("left")  # it may have been in flight at the same time
     assert starts == {**dict.fromkeys(starts, 1), **again}
+
+
+async def test_a_program_has_not_ended_when_the_event_loop_of_its_process_ends(
+    world: World, client: Client, tmp_path: Path
+) -> None:
+    ledger, run = tmp_path / "ledger", make_unique_id("left")
+    ledger.touch()
+    environment = {**os.environ, "HOLDFAST_URL": world.url, "LEDGER": str(ledger), "STOP_AT": "leave"}
+    command = [sys.executable, str(Path(__file__).with_name("program_app.py")), run]
+    await asyncio.to_thread(subprocess.run, command, env=environment, check=True, timeout=60)
+    assert not (await client.handle(run).info()).state.is_terminal
+    await client.handle(run).cancel()

@@ -71,7 +71,9 @@ def test_the_adapter_keeps_its_promises():
 def test_a_snippet_of_the_docs_runs(code: str, tmp_path: Path):
     script = tmp_path / "snippet.py"
     script.write_text(code)
-    environment = {**os.environ, **QUIET, "HOLDFAST_URL": f"sqlite:///{tmp_path / 'runs.db'}"}
+    source = str(PAGE.parents[2] / "src")
+    paths = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, **QUIET, "PYTHONPATH": paths, "HOLDFAST_URL": f"sqlite:///{tmp_path / 'runs.db'}"}
     done = subprocess.run(
         [sys.executable, script],
         cwd=tmp_path,

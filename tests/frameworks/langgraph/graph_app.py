@@ -76,8 +76,6 @@ async def visit(state: State) -> State:
 
 async def review(state: State) -> State:
     draft = await model.ainvoke(ask_model("review", "Write a draft."))
-    with effect("prepare"):
-        pass
     answer = interrupt({"question": "Publish it?", "draft": draft.text})
     return {"approved": answer, "answer": f"{draft.text} {sorted(state['facts'])}"}
 

@@ -127,6 +127,19 @@ async def test_a_process_that_lost_its_own_session_takes_no_free_lock_for_a_deat
     assert await poll_and_reap(store, worker) == {dead}
 
 
+async def test_a_new_worker_knows_the_dead_even_if_another_check_of_it_has_just_begun(
+    fleet: list[tuple[PgStore, int]], monkeypatch: pytest.MonkeyPatch
+):
+    """Before its first start: else a script that was killed and run again would not join the run it has left."""
+    (store, worker), (victim, dead), *_ = fleet
+    monkeypatch.setattr(workers_module, "MIN_DEATH_RECHECK_DELAY_S", 1.0)
+    await die(victim)
+    store.workers.check_deaths()
+    await wait_until(lambda: store.workers._checked_at)  # it has looked once, and will look again in a second
+    monkeypatch.setattr(workers_module, "MIN_DEATH_RECHECK_DELAY_S", 0.01)
+    assert (await store.workers.reap_dead(worker, FOREVER)).worker_ids == (dead,)
+
+
 async def test_a_death_is_found_without_a_poll(fleet: list[tuple[PgStore, int]]):
     """Polls are a billion seconds apart here: the leader, or whoever leads next, notices."""
     for at in (3, 0):  # the first one leads

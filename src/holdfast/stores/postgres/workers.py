@@ -255,6 +255,8 @@ class PgWorkers(Workers):
         """Workers that the last check found to be perhaps dead."""
         self._checked_at = 0.0
         """The database's clock at the last check."""
+        self._is_checked = False
+        """Whether ``reap_dead`` has looked for dead workers itself."""
         self._poll_task: asyncio.Task[None] | None = None
         self._death_check: asyncio.Task[None] | None = None
         self._fleet_counted_at = float("-inf")
@@ -352,8 +354,10 @@ class PgWorkers(Workers):
     ) -> ReapResult:
         if self._poll_task is None:
             await self._poll(except_worker)
-        elif not self._checked_at:
+        elif not self._is_checked:
+            # Whether a run is an orphan depends on it, so this does not leave it to a check that has begun meanwhile.
             self._presumed_dead = await self._confirm_presumed_dead(except_worker)
+        self._is_checked = True
         presumed_dead, self._presumed_dead = self._presumed_dead, []
         # The earlier of two times: the database's clock may have been set since the window was made.
         until = self._checked_at if window is None else min(window.until, self._checked_at)

@@ -15,7 +15,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from holdfast import Client, program
-from holdfast.errors import StepOutcomeUnknown
+from holdfast.errors import HoldfastError, StepOutcomeUnknown
 from holdfast.integrations.langgraph import durable
 
 model = init_chat_model("openai:gpt-4o")
@@ -152,8 +152,11 @@ async def answer_approvals(value: Any) -> None:
     """Approve of every question, as a person would do."""
     async with Client() as client:
         while True:
-            for approval in await client.approvals():
-                await client.approve(approval.id, value)
+            try:
+                for approval in await client.approvals():
+                    await client.approve(approval.id, value)
+            except HoldfastError as error:  # of a busy store, for example: a person would try again
+                print(f"not answered: {error!r}")
             await asyncio.sleep(0.01)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,31 +15,23 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), *(str(HERE.parent / name) for name in ("agents", "stores"))]
 
+from environments import get_requirements, is_environment_of, list_requirements  # noqa: E402
+from framework_tests import FrameworkFile  # noqa: E402
 from kill_kit import App, check_kill, choose_kills, make_reference  # noqa: E402
 
-MODULES = {
-    "langgraph": "langgraph.graph",  # `langgraph` alone would be the folder of its tests
-    "openai_agents": "agents.run",
-    "crewai": "crewai_core",  # its package `crewai` has the name of the folder here, which is importable
-    "google_adk": "google.adk",
-    "claude_agent": "claude_agent_sdk",
-    "fastapi": "fastapi",
-    "clients": "openai",
-}
-"""By the folder of its tests, what a framework is imported as."""
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """The tests of a framework are one test, except in the framework's environment."""
+    if file_path not in list_requirements() or is_environment_of(file_path.stem) or sys.platform == "win32":
+        return None
+    return FrameworkFile.from_parent(parent, path=file_path)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    if collection_path.is_dir() and collection_path.parent == HERE and collection_path.name in MODULES:
-        return None if _is_installed(MODULES[collection_path.name]) else True
-    return None
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ImportError:
-        return False
+    """The folders of all other frameworks."""
+    name = collection_path.name
+    is_framework = collection_path.parent == HERE and get_requirements(name) in list_requirements()
+    return True if is_framework and not is_environment_of(name) else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

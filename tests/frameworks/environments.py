@@ -20,12 +20,25 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
+REQUIREMENTS = HERE / "requirements"
+COMMON = REQUIREMENTS / "common.txt"
 MAX_UNUSED_S = 7 * 86400.0
 
 
-def list_frameworks() -> list[str]:
-    """The frameworks with tests: the folders with requirements."""
-    return sorted(path.parent.name for path in HERE.glob("*/requirements.txt"))
+def get_requirements(framework: str) -> Path:
+    """The file with a framework's requirements."""
+    return REQUIREMENTS / f"{framework}.txt"
+
+
+def list_requirements() -> list[Path]:
+    """The files with the requirements of all frameworks."""
+    return sorted(path for path in REQUIREMENTS.glob("*.txt") if path != COMMON)
+
+
+def is_environment_of(framework: str) -> bool:
+    """Whether this interpreter is that of the framework's environment."""
+    prefix = Path(sys.prefix)
+    return prefix.name.startswith(f"{framework}-") and (prefix / "complete").exists()
 
 
 def get_python(framework: str) -> Path:
@@ -41,7 +54,7 @@ def get_python(framework: str) -> Path:
             _remove_unused(root)
             shutil.rmtree(folder, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
-            install = [folder / "bin" / "python", "-m", "pip", "install", "-q", *requirements]
+            install = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--no-compile", *requirements]
             subprocess.run(install, check=True, timeout=600)
         (folder / "complete").touch()
     return folder / "bin" / "python"
@@ -54,11 +67,7 @@ def _remove_unused(root: Path) -> None:
 
 
 def _read_requirements(framework: str) -> list[str]:
-    lines = [
-        line
-        for file in (HERE / "requirements.txt", HERE / framework / "requirements.txt")
-        for line in file.read_text().splitlines()
-    ]
+    lines = [line for file in (COMMON, get_requirements(framework)) for line in file.read_text().splitlines()]
     given = [line for line in lines if line and not line.startswith("#")]
     library = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
     return [*library, *given]
@@ -69,5 +78,5 @@ def _get_cache() -> Path:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or list_frameworks():
+    for name in sys.argv[1:] or [path.stem for path in list_requirements()]:
         print(get_python(name))

@@ -30,6 +30,19 @@ from holdfast.agents.models.model_resolution import (
 from holdfast.errors import DefinitionError, UsageError
 
 
+KNOWN_NAMES = (
+    "openai:gpt-4o", "openai:gpt-4o-mini", "openai:gpt-5", "gateway/openai:gpt-4o", "anthropic:claude-sonnet-5",
+    "anthropic:claude-opus-5", "gateway/anthropic:claude-sonnet-5", "moonshotai:kimi-latest",
+    "groq:openai/gpt-oss-120b", "cerebras:openai/gpt-oss-120b",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _known_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names that the model library knows are others in each of its releases."""
+    monkeypatch.setattr("pydantic_ai.models.known_model_names", lambda: KNOWN_NAMES)
+
+
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for provider in ("OPENAI", "ANTHROPIC", "MOONSHOTAI"):

@@ -90,6 +90,7 @@ WITHOUT_JSON = {
     "serve": "it runs until it is told to stop, and logs",
     "mcp": "it speaks a protocol of its own, in JSON",
     "export": "what it writes is JSON",
+    "run": "its output is that of a script",
     "encryption-key": "it prints the key, and nothing else",
 }
 

@@ -39,7 +39,9 @@ class Script:
     def check(self) -> None:
         """Raise ``UsageError`` if there is no such file."""
         if not self.is_module and not os.path.isfile(self.target):
-            raise UsageError(f"there is no file {self.target!r}")
+            raise UsageError(
+                f"there is no file {self.target!r}. To start a run of a workflow, use `holdfast start {self.target}`"
+            )
 
     def execute(self) -> None:
         """Execute it in this thread, as ``python`` would. Raises what it raises."""

@@ -39,7 +39,6 @@ COMMAND_HINTS = {
     "ps": "runs",
     "reject": "deny ID",
     "restore": "import FILE",
-    "run": "start WORKFLOW",
     "status": "show ID",
     "stop": "cancel ID",
 }

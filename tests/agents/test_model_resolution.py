@@ -29,7 +29,6 @@ from holdfast.agents.models.model_resolution import (
 )
 from holdfast.errors import DefinitionError, UsageError
 
-
 KNOWN_NAMES = (
     "openai:gpt-4o", "openai:gpt-4o-mini", "openai:gpt-5", "gateway/openai:gpt-4o", "anthropic:claude-sonnet-5",
     "anthropic:claude-opus-5", "gateway/anthropic:claude-sonnet-5", "moonshotai:kimi-latest",

@@ -16,7 +16,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel
-from replays import answer_approvals, count_steps, run_and_replay, wait_for_approval
+from replays import answer_approvals, count_steps, open_client, run_and_replay, wait_for_approval
 
 from holdfast import Client
 from holdfast.errors import DefinitionError, InputError, RunFailed, UsageError
@@ -188,7 +188,7 @@ async def test_an_interrupt_with_a_schema_accepts_only_what_fits_and_may_be_deni
 
     graph = durable(build([(START, "ask")], ask=ask).compile(name="asking"))
     running = asyncio.create_task(graph.ainvoke({}))
-    async with Client() as client:
+    async with open_client() as client:
         place = await wait_for_approval(client)
         with pytest.raises(InputError, match="name"):
             await client.approve(place.id, {"nickname": "Oslo"})

@@ -287,24 +287,6 @@ async def test_an_unknown_effect_is_refused(provider):
         durable(build([(START, "ship")], ship=ship).compile(), effects={"ship": "twice"})
 
 
-def test_plain_code_streams_and_invokes(provider):
-    def work(state: State) -> State:
-        return {"seen": [1]}
-
-    graph = durable(build([(START, "work")], work=work).compile(name="plain"))
-    assert graph.invoke({"seen": []}) == {"seen": [1]}
-    assert list(graph.stream({"seen": [0]}, stream_mode="values")) == [{"seen": [0]}, {"seen": [0, 1]}]
-    assert list(graph.with_config(tags=["x"]).stream({"seen": [0]}, stream_mode="updates")) == [{"work": {"seen": [1]}}]
-    assert "work" in graph.get_graph().nodes
-    changed = graph.with_config(configurable={"run_id": "plain-1"}, recursion_limit=7)
-    assert changed.invoke({"seen": []}) == {"seen": [1]}
-    assert changed.invoke({"seen": [2]}, {"configurable": {"run_id": "plain-2"}}) == {"seen": [2, 1]}
-    assert Client().get_sync("plain-1").workflow == "plain"
-
-
-test_plain_code_streams_and_invokes.pytestmark = []
-
-
 async def test_what_is_not_supported_is_refused(provider):
     def work(state: State) -> Any:
         return {"answer": object()}

@@ -25,6 +25,7 @@ def charge(query: str) -> str:
 
 
 agent = durable(create_agent("openai:gpt-4o", tools=[search, charge], name="trips"), effects={"charge": "once"})
+CONFIG = {"configurable": {"run_id": "trip-1"}}
 ASK = {"messages": [{"role": "user", "content": "script:trip Plan a trip."}]}
 
 
@@ -45,16 +46,16 @@ async def trip() -> str:
 
 
 def invoke() -> str:
-    return agent.invoke(ASK)["messages"][-1].text
+    return agent.invoke(ASK, CONFIG)["messages"][-1].text
 
 
 def stream() -> str:
-    *_, last = agent.stream(ASK, stream_mode="values")
+    *_, last = agent.stream(ASK, CONFIG, stream_mode="values")
     return last["messages"][-1].text
 
 
 async def ainvoke() -> str:
-    return (await agent.ainvoke(ASK))["messages"][-1].text
+    return (await agent.ainvoke(ASK, CONFIG))["messages"][-1].text
 
 
 RUNS = {"program": lambda: asyncio.run(trip()), "own": lambda: asyncio.run(ainvoke()), "sync": invoke, "stream": stream}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import operator
 import sys
 from typing import Annotated, Any, TypedDict
@@ -15,7 +16,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from holdfast import Client, program
-from holdfast.errors import HoldfastError, StepOutcomeUnknown
+from holdfast.errors import StepOutcomeUnknown, StoreNotFound
 from holdfast.integrations.langgraph import durable
 
 model = init_chat_model("openai:gpt-4o")
@@ -150,14 +151,12 @@ functional_graph = durable(functional, name="functional")
 
 async def answer_approvals(value: Any) -> None:
     """Approve of every question, as a person would do."""
-    async with Client() as client:
-        while True:
-            try:
+    while True:
+        with contextlib.suppress(StoreNotFound):  # the first run creates it
+            async with Client() as client:
                 for approval in await client.approvals():
                     await client.approve(approval.id, value)
-            except HoldfastError as error:  # of a busy store, for example: a person would try again
-                print(f"not answered: {error!r}")
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
 
 
 async def run(value: Any, call: Any) -> Any:

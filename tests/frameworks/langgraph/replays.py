@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from typing import Any
 
 from holdfast import Client, program
-from holdfast.errors import RunFailed
+from holdfast.errors import RunFailed, StoreNotFound
 
 _numbers = itertools.count(1)
 
@@ -48,6 +49,19 @@ async def count_steps(run_id: str) -> Counter[str]:
     return Counter(entry.name for entry in report.journal if entry.kind == "step")
 
 
+@contextlib.asynccontextmanager
+async def open_client() -> AsyncGenerator[Client]:
+    """A client, as soon as the first run has created the store."""
+    while True:
+        with contextlib.suppress(StoreNotFound):
+            async with Client() as client:
+                await client.approvals()
+                break
+        await asyncio.sleep(0.01)
+    async with Client() as client:
+        yield client
+
+
 async def wait_for_approval(client: Client, seen: Collection[str] = ()) -> Any:
     """The first open approval that is not one of these."""
     while True:
@@ -63,7 +77,7 @@ async def answer_approvals(*answers: Any) -> list[Any]:
     A ``dict`` edits the arguments of a tool call; an exception's text is the reason of a denial.
     """
     seen: dict[str, Any] = {}
-    async with Client() as client:
+    async with open_client() as client:
         for answer in answers:
             approval = await wait_for_approval(client, seen)
             seen[approval.id] = approval

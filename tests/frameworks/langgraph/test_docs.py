@@ -18,7 +18,7 @@ SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE |
 EXPECTED = ["You will like Oslo.", "{'text': 'A report.', 'color': 'blue'}"]
 
 
-@pytest.mark.parametrize(("code", "expected"), zip(SNIPPETS, EXPECTED, strict=True))
+@pytest.mark.parametrize(("code", "expected"), list(zip(SNIPPETS, EXPECTED, strict=True)))
 def test_a_snippet_of_the_page_runs(code: str, expected: str, tmp_path: Path, provider):
     provider.scripts = {
         "gpt-4o": [

@@ -16,7 +16,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel
-from replays import answer_approvals, count_steps, run_and_replay, wait_for_approval
+from replays import answer_approvals, count_steps, open_client, run_and_replay, wait_for_approval
 
 from holdfast import Client
 from holdfast.errors import DefinitionError, InputError, RunFailed, UsageError
@@ -188,7 +188,7 @@ async def test_an_interrupt_with_a_schema_accepts_only_what_fits_and_may_be_deni
 
     graph = durable(build([(START, "ask")], ask=ask).compile(name="asking"))
     running = asyncio.create_task(graph.ainvoke({}))
-    async with Client() as client:
+    async with open_client() as client:
         place = await wait_for_approval(client)
         with pytest.raises(InputError, match="name"):
             await client.approve(place.id, {"nickname": "Oslo"})
@@ -285,24 +285,6 @@ async def test_an_unknown_effect_is_refused(provider):
 
     with pytest.raises(DefinitionError, match="'read', 'idempotent', 'once'"):
         durable(build([(START, "ship")], ship=ship).compile(), effects={"ship": "twice"})
-
-
-def test_plain_code_streams_and_invokes(provider):
-    def work(state: State) -> State:
-        return {"seen": [1]}
-
-    graph = durable(build([(START, "work")], work=work).compile(name="plain"))
-    assert graph.invoke({"seen": []}) == {"seen": [1]}
-    assert list(graph.stream({"seen": [0]}, stream_mode="values")) == [{"seen": [0]}, {"seen": [0, 1]}]
-    assert list(graph.with_config(tags=["x"]).stream({"seen": [0]}, stream_mode="updates")) == [{"work": {"seen": [1]}}]
-    assert "work" in graph.get_graph().nodes
-    changed = graph.with_config(configurable={"run_id": "plain-1"}, recursion_limit=7)
-    assert changed.invoke({"seen": []}) == {"seen": [1]}
-    assert changed.invoke({"seen": [2]}, {"configurable": {"run_id": "plain-2"}}) == {"seen": [2, 1]}
-    assert Client().get_sync("plain-1").workflow == "plain"
-
-
-test_plain_code_streams_and_invokes.pytestmark = []
 
 
 async def test_what_is_not_supported_is_refused(provider):

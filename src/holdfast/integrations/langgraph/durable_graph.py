@@ -96,8 +96,10 @@ class DurableGraph(Runnable[Any, Any]):
     def _make_call(
         self, input: Any, config: RunnableConfig | None, options: Any, *, is_sync: bool = False
     ) -> GraphCall:
-        """A call outside of programs. Its run belongs to the original graph, which does not have these defaults."""
-        return GraphCall(input, merge_configs(self.graph.config, config), options, is_sync=is_sync)
+        """A call outside of programs. Its run executes the original graph, which lacks defaults that were added."""
+        if self.holdfast_workflow.durable is not self:
+            config = merge_configs(self.graph.config, config)
+        return GraphCall(input, config, options, is_sync=is_sync)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "graph":

@@ -67,7 +67,7 @@ class GraphWorkflow(Workflow[..., Any]):
     """The program of a durable graph's own runs. Its inputs are the arguments of ``graph.ainvoke``."""
 
     def __init__(self, durable: DurableGraph) -> None:
-        self._durable = durable
+        self.durable = durable
         self._live_calls: dict[str, GraphCall] = {}
         """The calls whose runs are about to begin in this process."""
 
@@ -150,7 +150,7 @@ class GraphWorkflow(Workflow[..., Any]):
         """What a caller gets that has joined a run of another process, or one that has ended."""
         if count or result is None:
             return ()
-        modes = _get_modes(self._durable, call.options)
+        modes = _get_modes(self.durable, call.options)
         if "values" not in modes.names or modes.is_v2:
             raise UsageError(
                 f"the run of graph {self.name!r} was not executed by this process, and its stream is not recorded: "
@@ -198,7 +198,7 @@ class GraphWorkflow(Workflow[..., Any]):
         live = self._live_calls.pop(program.run.execution.run_id, None)
         if live is not None and (callbacks := (live.config or {}).get("callbacks")):
             configured["callbacks"] = callbacks
-        durable = self._durable
+        durable = self.durable
         if live is not None and live.publish is not None:
             modes = _get_modes(durable, live.options)
             settings |= {key: live.options[key] for key in _STREAM_OPTIONS if key in live.options}

@@ -18,7 +18,6 @@ from langgraph.types import Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel
 from replays import answer_approvals, count_steps, open_client, run_and_replay, wait_for_approval
 
-from holdfast import Client
 from holdfast.errors import DefinitionError, InputError, RunFailed, UsageError
 from holdfast.integrations.langgraph import durable
 

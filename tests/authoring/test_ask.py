@@ -603,7 +603,7 @@ async def test_ask_outside_of_workflow_code_says_where_it_belongs():
 
     with pytest.raises(UsageError, match="Ask in the workflow, and hand the answer to the step that needs it"):
         await ask("Deploy?")
-    assert "only in workflow code" in str((await Runner().run(asks_wrongly)).error)
+    assert "only in workflow or program code" in str((await Runner().run(asks_wrongly)).error)
 
 
 @pytest.mark.parametrize(

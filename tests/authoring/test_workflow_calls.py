@@ -78,7 +78,7 @@ def test_time_and_chance_outside_a_run_are_the_real_ones():
 
 @pytest.mark.asyncio
 async def test_what_is_only_for_runs_says_so_elsewhere():
-    with pytest.raises(UsageError, match="inside a workflow or a step"):
+    with pytest.raises(UsageError, match="inside a workflow, a program, or a step"):
         current_run()
     with pytest.raises(UsageError, match="inside a step"):
         current_step()

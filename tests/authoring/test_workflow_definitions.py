@@ -37,7 +37,7 @@ def test_a_plain_function_is_shown_its_async_form():
 
 
 def test_the_error_for_a_workflow_that_yields_says_to_return():
-    with pytest.raises(DefinitionError, match="async generator; a workflow returns one result"):
+    with pytest.raises(DefinitionError, match="async generator; a run has one result: return it instead of yielding"):
 
         @workflow
         async def flow() -> AsyncIterator[int]:

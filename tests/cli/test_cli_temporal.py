@@ -143,7 +143,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 """Every command that asks a store, and what it needs to get as far as that."""
 
-NOT_TRIED = {"demo", "worker", "events", "tail", "encryption-key", "replay", "check"}
+NOT_TRIED = {"demo", "run", "mcp", "worker", "events", "tail", "encryption-key", "replay", "check"}
 """They follow runs or execute them until they are stopped, or ask no store."""
 
 

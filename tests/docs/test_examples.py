@@ -131,7 +131,7 @@ def test_the_release_notes_are_written_by_plan_and_the_plan_is_shown(tmp_path: P
 
 def test_examples_use_only_scripted_models_from_the_testing_package():
     users = {path.stem for path in EXAMPLES.rglob("*.py") if "holdfast.testing" in path.read_text()}
-    assert users == {"offline", "scripts", "script"}
+    assert users == {"clerk", "offline", "scripts", "script"}
 
 
 def test_the_readme_of_the_examples_has_a_command_for_each_of_them():

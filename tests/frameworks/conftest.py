@@ -5,7 +5,6 @@ The tests of a framework run in an environment of its own (see ``environments``)
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), *(str(HERE.parent / name) for name 
 
 from environments import get_requirements, is_environment_of, list_requirements  # noqa: E402
 from framework_tests import FrameworkFile  # noqa: E402
-from kill_kit import App, check_kill, choose_kills, make_reference  # noqa: E402
+from kill_kit import App, check_kill, choose_kills, make_reference, open_store  # noqa: E402
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -62,20 +61,3 @@ def check_kills(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[App
                     check_kill(app, reference, kill, folder, url)
 
     return check
-
-
-@contextlib.contextmanager
-def open_store(store: str, folder: Path) -> Iterator[str]:
-    """The URL of a new store: ``sqlite``, ``postgres``, or ``temporal``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if store == "sqlite":
-        yield f"sqlite:///{folder / 'runs.db'}"
-    elif store == "postgres":
-        import postgres_server
-
-        with postgres_server.database() as url:
-            yield url
-    else:
-        import temporal_server
-
-        yield temporal_server.fresh_url()

@@ -16,13 +16,14 @@ reference: a request in flight, an answer that was just sent, a tool that has st
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -217,3 +218,20 @@ def _is_recorded(entry: JournalEntry, before: datetime) -> bool:
 
 def _read_effects(ledger: Path) -> Counter[str]:
     return Counter(ledger.read_text().split()) if ledger.exists() else Counter()
+
+
+@contextlib.contextmanager
+def open_store(store: str, folder: Path) -> Iterator[str]:
+    """The URL of a new store: ``sqlite``, ``postgres``, or ``temporal``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if store == "sqlite":
+        yield f"sqlite:///{folder / 'runs.db'}"
+    elif store == "postgres":
+        import postgres_server
+
+        with postgres_server.database() as url:
+            yield url
+    else:
+        import temporal_server
+
+        yield temporal_server.fresh_url()

@@ -447,6 +447,12 @@ async def memories_list(store: Store, run: Run, other: Store) -> None:
 
 
 @case
+async def memories_namespaces(store: Store, run: Run, other: Store) -> None:
+    assert "user" in await other.memories.namespaces()
+    assert "user" not in await store.memories.namespaces()
+
+
+@case
 async def memories_search(store: Store, run: Run, other: Store) -> None:
     assert len(await other.memories.search("user", "red car")) == 1
     assert await store.memories.search("user", "red car") == []

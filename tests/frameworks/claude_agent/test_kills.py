@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kill_kit import REQUEST, App, Ending, Kill, choose_kills, make_reference, run_app
+from kill_kit import REQUEST, App, Ending, Kill, choose_kills, make_reference, open_store, run_app
 
-from conftest import open_store
 from holdfast import Client
 
 

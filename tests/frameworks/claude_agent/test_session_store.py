@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 from claude_agent_sdk.testing import run_session_store_conformance
 from claude_agent_sdk.types import SessionKey
+from kill_kit import open_store
 
-from conftest import open_store
 from holdfast import Client
 from holdfast.integrations.claude_agent import HoldfastSessionStore
 

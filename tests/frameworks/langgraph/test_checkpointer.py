@@ -14,6 +14,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "server"))
 
+from kill_kit import open_store
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import WRITES_IDX_MAP, Checkpoint, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
@@ -24,7 +25,6 @@ from langgraph.types import Command, interrupt
 from live_server import running_live_server
 from typing_extensions import TypedDict
 
-from conftest import open_store
 from holdfast import AesEncryption, Client, UsageError
 from holdfast.errors import UndecryptableValue, UnreadableRecord, ValueTooLarge
 from holdfast.integrations.langgraph_checkpoints import HoldfastSaver

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kill_kit import App, Kill, run_app
-
-from conftest import open_store
+from kill_kit import App, Kill, open_store, run_app
 
 NODES = ["search", "choose", "charge", "report"]
 POINTS = [f"{phase}:{name}" for name in NODES for phase in ("start", "end")]

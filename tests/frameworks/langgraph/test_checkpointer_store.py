@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kill_kit import open_store
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import (
     BaseStore,
@@ -21,7 +22,6 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 from typing_extensions import TypedDict
 
-from conftest import open_store
 from holdfast import AesEncryption, Client, InputError, UsageError
 from holdfast.errors import UnrecordableValue
 from holdfast.integrations.langgraph_checkpoints import HoldfastStore

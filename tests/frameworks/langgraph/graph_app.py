@@ -174,8 +174,8 @@ async def two_reports() -> str:
 
 
 RUNS: dict[str, Any] = {
-    "graph": lambda: run(None, lambda: graph.ainvoke({"topic": "Rome"})),
-    "functional": lambda: run("Ann", lambda: functional_graph.ainvoke("Rome")),
+    "graph": lambda: run(None, lambda: graph.ainvoke({"topic": "Rome"}, {"configurable": {"run_id": "report-1"}})),
+    "functional": lambda: run("Ann", lambda: functional_graph.ainvoke("Rome", {"configurable": {"run_id": "rome"}})),
     "program": lambda: run(None, two_reports),
 }
 

@@ -13,7 +13,7 @@ import inspect
 import os
 import threading
 from asyncio import events
-from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -133,7 +133,7 @@ class DurableCrew:
     def _claim_crew(self) -> Generator[Crew]:
         """The crew, or a copy while another run of this process uses it: a crew is changed by its kickoff."""
         is_free = self._lock.acquire(blocking=False)
-        crew = self.crew if is_free else self.crew.copy()
+        crew = self.crew if is_free else _copy_crew(self.crew)
         try:
             with applying_effects(self.effects):
                 yield crew
@@ -154,6 +154,24 @@ class DurableCrew:
             raise _get_own_error(failed) from None
         self.crew.usage_metrics = result.token_usage
         return result
+
+
+def _copy_crew(crew: Crew) -> Crew:
+    """A copy of a crew that is at work. Its texts are those of the crew before that put its inputs into them."""
+    copied = crew.copy()
+    for task, copied_task in zip(crew.tasks, copied.tasks, strict=True):
+        _restore_texts(task, copied_task, ("description", "expected_output", "output_file"))
+    agents, copied_agents = [*crew.agents, crew.manager_agent], [*copied.agents, copied.manager_agent]
+    for agent, copied_agent in zip(agents, copied_agents, strict=True):
+        if agent is not None:
+            _restore_texts(agent, copied_agent, ("role", "goal", "backstory"))
+    return copied
+
+
+def _restore_texts(member: Any, copied: Any, names: Sequence[str]) -> None:
+    for name in names:
+        text = getattr(member, name)  # first: the original is kept before the text is changed
+        setattr(copied, name, getattr(member, f"_original_{name}") or text)
 
 
 def _check_arguments(durable: DurableCrew, method: str, arguments: Mapping[str, Any]) -> None:

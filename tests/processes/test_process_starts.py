@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from app_processes import App, World
 from ledger import check_crash, check_end
@@ -28,8 +30,10 @@ def test_a_process_that_joined_a_run_finishes_it_and_gets_its_result_when_the_ot
     line = world.wait_for_line("hold", "start")
     (first,) = [starter for starter in starters if starter.pid == line.pid]
     (second,) = [starter for starter in starters if starter.pid != line.pid]
+    world.suspend(second)  # it may take over before the snapshot
     first.kill()
     before = world.snapshot()
+    second.send(signal.SIGCONT)
     world.open_gate("x")
     assert second.read_answers() == [{"x": ["x before", "x", "x after"]}]
     check_crash(before, world.snapshot())

@@ -29,7 +29,7 @@ def sse(*events: dict[str, Any], end: bytes = b"") -> bytes:
 
 
 def frame(kind: str, payload: dict[str, Any]) -> bytes:
-    """A frame of Amazon's event stream. Nobody here checks its checksums."""
+    """A frame of Amazon's event stream. Its checksums are not checked."""
     name, value, body = b":event-type", kind.encode(), json.dumps(payload).encode()
     headers = bytes([len(name)]) + name + b"\x07" + len(value).to_bytes(2) + value
     length = 16 + len(headers) + len(body)

@@ -162,7 +162,7 @@ async def test_a_frozen_process_writes_nothing_after_another_one_has_taken_its_p
     assert "first went on" not in log.read_text()
     async with Client(url) as client:
         journal = (await client.handle("freezes").describe(limit=None)).journal
-    # Temporal gives a frozen process the program a few times before it notices that nobody is there.
+    # Temporal gives a frozen process the program a few times before it notices that the process does not respond.
     epochs = [one.epoch for one in journal if one.kind == RecordKind.STEP.label]
     assert len(epochs) == 2
     assert len({1, *epochs}) == 2

@@ -27,7 +27,7 @@ def once(key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -
     """Call a function at most once in a run: when the run's code runs again, the call returns the recorded result.
 
     It is for scripts (``holdfast run``), programs, and workflows. Anywhere else, the function is just called. If the
-    process dies during the call, nobody knows whether it had its effect: the call then raises ``StepOutcomeUnknown``,
+    process dies during the call, its outcome is unknown: the call then raises ``StepOutcomeUnknown``,
     and continues after ``holdfast settle``.
 
     Args:

@@ -283,7 +283,7 @@ class ProgramRun:
         """The caller no longer waits: withdraw the call, unless it is done."""
         if events._get_running_loop() is self.loop:
             if (call := self._calls.pop(future, None)) is not None:
-                future.cancel()  # else asyncio reports that nobody has looked at how the call ended
+                future.cancel()  # else asyncio reports an exception that was never retrieved
                 self._cancel_call(call)
         elif future in self._calls:
             self.loop.call_soon_threadsafe(self.abandon, future)

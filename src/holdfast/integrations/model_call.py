@@ -113,7 +113,7 @@ class AnswerCodec(ABC, Generic[T]):
 class EnoughRead(BaseException):
     """Thrown into a recorded stream by a consumer that has enough, and waits until that is recorded.
 
-    A stream that is just closed records it soon after, because nobody may wait where a garbage collector closes it.
+    A stream that is just closed records it soon after, because code that the garbage collector calls cannot wait.
     """
 
 

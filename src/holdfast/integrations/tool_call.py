@@ -44,7 +44,7 @@ async def record_tool_call(
         call_id: the id that the model gave to this call. Conversations show the result at the call with this id.
         effect: what the tool does to the world: ``read``, ``idempotent``, or ``once``.
         codec: how its result is recorded. The default records JSON data and a few more built-in types.
-        identity: JSON data that, with its name, tells the call from others (default: its arguments).
+        identity: JSON data that, with its name, identifies the call (default: its arguments).
     """
     opened = _open_call(name, arguments, call_id, effect, codec, identity)
     return await call() if opened is None else await opened.call(call)

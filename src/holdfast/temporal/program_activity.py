@@ -173,7 +173,7 @@ class ProgramActivity:
         worker = compute_worker_id(engine.client.identity)
         sender = ProgramSender(fence, worker, fence.activity + fence.attempt - 1, self._is_again)
         journal = ProgramLog(engine.client, engine.store.target, run_id, execution_id, sender, engine.max_value)
-        # Nobody was told anything before the first one, so it needs no answer before it begins.
+        # No messages were sent before the first one, so it needs no answer before it begins.
         opened = MessagesAnswer() if fence == FIRST else await journal.request_messages(0, should_wait=False)
         if opened.is_fenced:
             return ProgramEnd(LOST)

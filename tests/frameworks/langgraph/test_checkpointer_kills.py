@@ -1,4 +1,4 @@
-"""A graph with a checkpointer whose process is killed: its thread goes on from the last super-step that was kept."""
+"""A graph with a checkpointer whose process is killed: its thread continues from the last super-step that was kept."""
 
 from __future__ import annotations
 

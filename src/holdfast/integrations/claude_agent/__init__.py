@@ -5,7 +5,11 @@ records what the SDK hands out: ``session_store`` has the transcripts of session
 and ``tool_calls`` the calls of tools that run in the program's own process.
 """
 
-from holdfast.integrations.claude_agent.session_store import HoldfastSessionStore
-from holdfast.integrations.claude_agent.turn import query
+try:
+    from holdfast.integrations.claude_agent.session_store import HoldfastSessionStore
+    from holdfast.integrations.claude_agent.turn import query
+except ModuleNotFoundError as error:
+    error.add_note("pip install 'holdfast-agents[claude-agent]' installs what this integration needs.")
+    raise
 
 __all__ = ["HoldfastSessionStore", "query"]

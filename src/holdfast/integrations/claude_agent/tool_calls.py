@@ -3,7 +3,7 @@
 When a turn is resumed, the model decides again which tools it calls, and a call with the same arguments as before may
 be a repetition or a new one. The id that the model gives to each call decides it: a call is identified by its tool, its
 arguments, and this id. Some calls were recorded whose results are not in the transcript that the model continues. If
-the transcript has the call, its result is told to the model (``take_undelivered``). If it does not, the model makes the
+the transcript has the call, its result is sent to the model (``take_undelivered``). If it does not, the model makes the
 call again, with another id, and the call is matched with the recorded one.
 """
 

@@ -5,17 +5,21 @@ When this package is imported, it replaces the methods with which CrewAI calls m
 they are durable or not. Everywhere else, CrewAI is unchanged.
 """
 
-from holdfast.integrations.crewai import (
-    crew_runs,
-    executor_threads,
-    flows,
-    generated_values,
-    memory_calls,
-    model_calls,
-    tool_calls,
-)
-from holdfast.integrations.crewai.durable import durable
-from holdfast.integrations.crewai.flow_persistence import HoldfastFlowPersistence
+try:
+    from holdfast.integrations.crewai import (
+        crew_runs,
+        executor_threads,
+        flows,
+        generated_values,
+        memory_calls,
+        model_calls,
+        tool_calls,
+    )
+    from holdfast.integrations.crewai.durable import durable
+    from holdfast.integrations.crewai.flow_persistence import HoldfastFlowPersistence
+except ModuleNotFoundError as error:
+    error.add_note("pip install 'holdfast-agents[crewai]' installs what this integration needs.")
+    raise
 
 __all__ = ["HoldfastFlowPersistence", "durable"]
 

@@ -8,9 +8,13 @@ Nothing of a run is kept in the app's process: after a crash or a deployment, th
 the browser continues its stream where it was cut off.
 """
 
-from holdfast.integrations.fastapi.client import HoldfastClient, get_client
-from holdfast.integrations.fastapi.errors import error_handlers
-from holdfast.integrations.fastapi.event_stream import stream_run
-from holdfast.integrations.fastapi.lifespan import holdfast_lifespan
+try:
+    from holdfast.integrations.fastapi.client import HoldfastClient, get_client
+    from holdfast.integrations.fastapi.errors import error_handlers
+    from holdfast.integrations.fastapi.event_stream import stream_run
+    from holdfast.integrations.fastapi.lifespan import holdfast_lifespan
+except ModuleNotFoundError as error:
+    error.add_note("pip install 'holdfast-agents[fastapi]' installs what this integration needs.")
+    raise
 
 __all__ = ["HoldfastClient", "error_handlers", "get_client", "holdfast_lifespan", "stream_run"]

@@ -1,8 +1,8 @@
 """Holdfast's errors as responses: ``FastAPI(exception_handlers=error_handlers)``.
 
 A response has the same status and type as that of a Holdfast server (see ``services.problems``). But the callers of an
-app are strangers: they are not told what belongs to other runs. And errors that a caller cannot have caused are errors
-of the app: the handler raises them again, and the app answers with status 500.
+app are not trusted: they do not learn what belongs to other runs. And errors that a caller cannot have caused are
+errors of the app: the handler raises them again, and the app answers with status 500.
 """
 
 from __future__ import annotations

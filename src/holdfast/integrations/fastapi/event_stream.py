@@ -4,8 +4,8 @@ The id of each event is its offset. A browser that was cut off reconnects by its
 the stream continues after it, whichever process responds. A stream ends after the event ``ended``. A browser that does
 not close it reconnects once more, and gets status 204, which tells it to stop.
 
-Each browser has a task of its own, which reads the next event when the last one is sent: a slow browser delays nobody,
-and one that is gone ends its task, at the latest when the next heartbeat cannot be sent.
+Each browser has a task of its own, which reads the next event when the last one is sent: a slow browser delays no
+other, and one that is gone ends its task, at the latest when the next heartbeat cannot be sent.
 """
 
 from __future__ import annotations

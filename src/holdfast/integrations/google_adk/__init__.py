@@ -11,7 +11,11 @@ beginning of an invocation (``working_session``). ``plugin`` puts these in their
 the framework's ids and times those that they were before.
 """
 
-from holdfast.integrations.google_adk.runner import DurableRunner, durable
-from holdfast.integrations.google_adk.session_service import HoldfastSessionService
+try:
+    from holdfast.integrations.google_adk.runner import DurableRunner, durable
+    from holdfast.integrations.google_adk.session_service import HoldfastSessionService
+except ModuleNotFoundError as error:
+    error.add_note("pip install 'holdfast-agents[google-adk]' installs what this integration needs.")
+    raise
 
 __all__ = ["DurableRunner", "HoldfastSessionService", "durable"]

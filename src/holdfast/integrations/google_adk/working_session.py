@@ -2,7 +2,7 @@
 
 When a program runs again, the session that its service has may contain what an earlier process has added. A model would
 be sent these events a second time. So the program begins with a recorded step, ``load session``, and works on a copy of
-what that step returned. What it adds goes on to the service, unless the service has an event with this id.
+what that step returned. What it adds is passed to the service, unless the service has an event with this id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Patches a library right after it is imported, so that nobody imports it for that."""
+"""Patches a library right after it is imported, so that installing imports no library."""
 
 from __future__ import annotations
 

@@ -12,10 +12,14 @@ These places are wrapped when this package is imported. The wrappers do nothing 
 graph.
 """
 
-from holdfast.integrations.langgraph.durable_graph import DurableGraph, durable
-from holdfast.integrations.langgraph.model_calls import wrap_models
-from holdfast.integrations.langgraph.node_calls import wrap_tasks
-from holdfast.integrations.langgraph.tool_calls import wrap_tools
+try:
+    from holdfast.integrations.langgraph.durable_graph import DurableGraph, durable
+    from holdfast.integrations.langgraph.model_calls import wrap_models
+    from holdfast.integrations.langgraph.node_calls import wrap_tasks
+    from holdfast.integrations.langgraph.tool_calls import wrap_tools
+except ModuleNotFoundError as error:
+    error.add_note("pip install 'holdfast-agents[langgraph]' installs what this integration needs.")
+    raise
 
 wrap_models()
 wrap_tasks()

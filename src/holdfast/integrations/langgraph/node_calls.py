@@ -118,7 +118,7 @@ class _TaskCall:
 
 
 def _describe_task(task: PregelExecutableTask) -> tuple[dict[str, Any], bool]:
-    """What tells a task from others of its graph: its arguments if code has called it, else its superstep."""
+    """What distinguishes a task from others of its graph: its arguments if code has called it, else its superstep."""
     last = task.path[-1] if task.path else None
     if isinstance(last, Call):
         args, kwargs = last.input

@@ -8,7 +8,11 @@ A checkpointer records a graph's state between its super-steps. It is not a dura
 ``docs/frameworks/langgraph-checkpointers.md``.
 """
 
-from holdfast.integrations.langgraph_checkpoints.saver import HoldfastSaver
-from holdfast.integrations.langgraph_checkpoints.store import HoldfastStore
+try:
+    from holdfast.integrations.langgraph_checkpoints.saver import HoldfastSaver
+    from holdfast.integrations.langgraph_checkpoints.store import HoldfastStore
+except ModuleNotFoundError as error:
+    error.add_note("pip install 'holdfast-agents[langgraph]' installs what this integration needs.")
+    raise
 
 __all__ = ["HoldfastSaver", "HoldfastStore"]

@@ -11,7 +11,11 @@ that are made while a run executes need nothing of their own.
 ``runner`` decides which. ``agent_run`` is one run of the SDK's loop in a program.
 """
 
-from holdfast.integrations.openai_agents.durable_agent import durable
-from holdfast.integrations.openai_agents.runner import Runner
+try:
+    from holdfast.integrations.openai_agents.durable_agent import durable
+    from holdfast.integrations.openai_agents.runner import Runner
+except ModuleNotFoundError as error:
+    error.add_note("pip install 'holdfast-agents[openai-agents]' installs what this integration needs.")
+    raise
 
 __all__ = ["Runner", "durable"]

@@ -1,8 +1,8 @@
 """A session of the SDK in a program: its operations are recorded, so that a replay does not repeat them.
 
 The items of a turn are added by a ``once`` step. If its process died while it ran, a second step looks at the end of
-the session, and adds the items if they are not there. So they are added exactly once, as long as nobody else writes to
-the session meanwhile.
+the session, and adds the items if they are not there. So they are added exactly once, as long as no other process
+writes to the session meanwhile.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ class RunStarted(NamedTuple):
 
 
 class RequestNotice(NamedTuple):
-    """Somebody asked for the run to be cancelled, paused, or resumed."""
+    """The run was requested to be cancelled, paused, or resumed."""
 
     kind: str
 

@@ -2,7 +2,8 @@
 
 CrewAI runs each part of an agent's loop in another thread of a pool, so each model call would be the first call of a
 logical thread of its own (see ``core.program_calls``). Then it would go unnoticed that a crew sends something else when
-its program runs again. But a crew makes one model call after the other, so they belong to the thread that has started it.
+its program runs again. But a crew makes one model call after the other, so they belong to the thread that has started
+it.
 
 Async tasks, tools that run in parallel, and the steps of a plan have logical threads of their own.
 """

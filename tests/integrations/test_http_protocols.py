@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.integrations import ModelAnswer
 from holdfast.integrations.http.endpoints import find_protocols
-from holdfast.integrations.http.framing import EventSplitter, get_framing
+from holdfast.integrations.http.event_format import EventSplitter, get_event_format
 from holdfast.integrations.http.protocol import ModelProtocol, ReadRequest
 
 
@@ -174,12 +174,12 @@ def find_protocol(path: str, body: dict[str, Any]) -> ModelProtocol:
 
 def split(exchange: Exchange, size: int) -> list[Any]:
     """The events, if the network delivers so many bytes at a time."""
-    framing = get_framing(exchange.content_type)
-    splitter = EventSplitter(framing)
+    event_format = get_event_format(exchange.content_type)
+    splitter = EventSplitter(event_format)
     data = exchange.events
     parts = [splitter.add(data[place : place + size]) for place in range(0, len(data), size)]
     assert b"".join([*parts, splitter.finish()]) == data
-    return [event for part in parts for event in framing.parse(part)]
+    return [event for part in parts for event in event_format.parse(part)]
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES.keys())

@@ -3,8 +3,8 @@
 ``install`` does it for all of a process (``holdfast run``); ``integrations.openai`` and ``integrations.anthropic`` for
 one client. What is recorded is the exchange: the request as the provider sees it, and the body of its answer.
 
-``endpoints`` says which requests are model calls. A *protocol* reads one provider's requests and answers, and a
-*framing* the events of a streamed answer. ``exchange`` has what is recorded, ``recording`` makes it a step of the
+``endpoints`` says which requests are model calls. A *protocol* reads one provider's requests and answers, and an *event
+format* the events of a streamed answer. ``exchange`` has what is recorded, ``recorded_exchange`` makes it a step of the
 program, and ``httpx_client``, ``aiohttp_client``, and ``urllib3_client`` are the places where calls are intercepted.
 
 Installing imports none of these libraries: each is patched when the program has imported it.

@@ -15,7 +15,7 @@ from holdfast.integrations.http.endpoints import RequestFilter
 
 if TYPE_CHECKING:
     from holdfast.integrations.http.exchange import Head, Request
-    from holdfast.integrations.http.recording import AsyncStream
+    from holdfast.integrations.http.recorded_exchange import AsyncStream
 
 closing_streams: set[asyncio.Task[None]] = set()
 """Streams that are being closed. aiohttp closes a response in code that is not async."""
@@ -47,7 +47,7 @@ async def _record(
     send: Callable[..., Any],
     request_filter: RequestFilter,
 ) -> Any:
-    from holdfast.integrations.http.recording import find_recording
+    from holdfast.integrations.http.recorded_exchange import find_recording
 
     request = _read_request(method, url, options)
     recording = None if request is None else find_recording(request, request_filter)

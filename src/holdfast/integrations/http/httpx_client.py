@@ -10,7 +10,7 @@ from holdfast.integrations.http.endpoints import RequestFilter
 
 if TYPE_CHECKING:
     from holdfast.integrations.http.exchange import Head
-    from holdfast.integrations.http.recording import AsyncStream, Recording, Stream
+    from holdfast.integrations.http.recorded_exchange import AsyncStream, Recording, Stream
 
 HandleRequest = Callable[[Any], Any]
 HandleAsyncRequest = Callable[[Any], Awaitable[Any]]
@@ -67,7 +67,7 @@ async def record_async(library: Any, request: Any, handle: HandleAsyncRequest, r
 
 def _find_recording(request: Any, url: str, request_filter: RequestFilter) -> Recording | None:
     from holdfast.integrations.http.exchange import Request
-    from holdfast.integrations.http.recording import find_recording
+    from holdfast.integrations.http.recorded_exchange import find_recording
 
     content_type = request.headers.get("content-type", "")
     return find_recording(Request(request.method, url, request.content, content_type), request_filter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.integrations.http.framing import DONE
+from holdfast.integrations.http.event_format import DONE
 from holdfast.integrations.http.protocol import (
     Json,
     ModelProtocol,

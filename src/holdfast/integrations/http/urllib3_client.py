@@ -11,7 +11,7 @@ from holdfast.integrations.http.endpoints import RequestFilter
 
 if TYPE_CHECKING:
     from holdfast.integrations.http.exchange import Head
-    from holdfast.integrations.http.recording import Stream
+    from holdfast.integrations.http.recorded_exchange import Stream
 
 _CHUNK_SIZE = 65_536
 
@@ -46,7 +46,7 @@ def _record(
     request_filter: RequestFilter,
 ) -> Any:
     from holdfast.integrations.http.exchange import Request
-    from holdfast.integrations.http.recording import find_recording
+    from holdfast.integrations.http.recorded_exchange import find_recording
 
     data = body.encode() if isinstance(body, str) else body or b""
     if not isinstance(data, bytes | bytearray):  # a file, or an iterator, which can be read once

@@ -35,8 +35,8 @@ from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.program_context import find_program
 from holdfast.errors import BoundArgumentMissing, DefinitionError, HoldfastError, RunFailed, UsageError
 from holdfast.integrations.openai_agents.agent_run import AgentSettings, check_agent, run_agent
+from holdfast.integrations.openai_agents.event_streams import EventRelay
 from holdfast.integrations.openai_agents.run_record import RecordedRun, RecordedRunCodec, RunOutcome
-from holdfast.integrations.openai_agents.streaming import EventRelay
 from holdfast.services.store_provider import StoreProvider
 from holdfast.stores.operations import Run
 

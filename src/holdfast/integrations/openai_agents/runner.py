@@ -15,8 +15,8 @@ from holdfast.engine.program_context import find_program
 from holdfast.errors import UsageError
 from holdfast.integrations.openai_agents.agent_program import AgentCall, AgentProgram, clean_arguments
 from holdfast.integrations.openai_agents.agent_run import AgentSettings, run_agent
+from holdfast.integrations.openai_agents.event_streams import FollowedStream, ProgramStream
 from holdfast.integrations.openai_agents.sdk_hooks import current_agent_run
-from holdfast.integrations.openai_agents.streaming import FollowedStream, ProgramStream
 
 
 class DurableRunner(AgentRunner):

@@ -31,6 +31,7 @@ from holdfast.engine.in_place_call import InPlaceCall, NotRecorded
 from holdfast.engine.program_context import find_program
 from holdfast.engine.program_run import CallContent
 from holdfast.integrations.http.endpoints import RequestFilter, find_protocols, find_provider, get_path
+from holdfast.integrations.http.event_format import UNDIVIDED, EventFormat, EventSplitter, get_event_format
 from holdfast.integrations.http.exchange import (
     Answer,
     AsyncLiveAnswer,
@@ -42,7 +43,6 @@ from holdfast.integrations.http.exchange import (
     load_bytes,
     load_head,
 )
-from holdfast.integrations.http.framing import UNFRAMED, EventSplitter, Framing, get_framing
 from holdfast.integrations.http.protocol import ModelProtocol, get_dict
 from holdfast.integrations.model_call import (
     AnswerCodec,
@@ -258,18 +258,18 @@ def _load_step_answer(found: Any) -> tuple[Head, bytes]:
 class _Part:
     """Some whole events of a stream."""
 
-    __slots__ = ("_events", "_framing", "data")
+    __slots__ = ("_event_format", "_events", "data")
 
-    def __init__(self, data: bytes, framing: Framing) -> None:
+    def __init__(self, data: bytes, event_format: EventFormat) -> None:
         self.data = data
-        self._framing = framing
+        self._event_format = event_format
         self._events: list[Any] | None = None
 
     @property
     def events(self) -> list[Any]:
         """The events."""
         if self._events is None:
-            self._events = list(self._framing.parse(self.data))
+            self._events = list(self._event_format.parse(self.data))
         return self._events
 
 
@@ -289,14 +289,14 @@ class _StreamCodec(AnswerCodec[list[_StreamEvent]]):
 
     def load(self, data: Any) -> list[_StreamEvent]:
         head = load_head(data)
-        framing = get_framing(head.content_type)
-        return [head, *(_Part(load_bytes(part), framing) for part in data["parts"])]
+        event_format = get_event_format(head.content_type)
+        return [head, *(_Part(load_bytes(part), event_format) for part in data["parts"])]
 
     def describe(self, answer: list[_StreamEvent]) -> ModelAnswer:
         if self._described is None or self._described[0] != len(answer):
             head, parts = cast(Head, answer[0]), cast("list[_Part]", answer[1:])
-            if get_framing(head.content_type) is UNFRAMED:
-                events = list(UNFRAMED.parse(b"".join(part.data for part in parts)))
+            if get_event_format(head.content_type) is UNDIVIDED:
+                events = list(UNDIVIDED.parse(b"".join(part.data for part in parts)))
             else:
                 events = [event for part in parts for event in part.events]
             self._described = len(answer), _describe(partial(self._protocol.read_events, events))
@@ -317,19 +317,19 @@ async def _read_stream(send: AsyncSend, protocol: ModelProtocol) -> AsyncGenerat
         raise NotRecorded(_raise(error)) from None
     try:
         if not live.head.is_success:
-            raise NotRecorded(_iterate(live.head, _Part(await live.read(), UNFRAMED)))
+            raise NotRecorded(_iterate(live.head, _Part(await live.read(), UNDIVIDED)))
         yield live.head
-        framing = get_framing(live.head.content_type)
-        splitter = EventSplitter(framing)
+        event_format = get_event_format(live.head.content_type)
+        splitter = EventSplitter(event_format)
         chunks = live.iter_chunks()
         while True:
             try:
                 chunk = await anext(chunks, None)
             except Exception as error:
                 raise NotRecorded(_raise(error)) from None
-            part = _Part(splitter.finish() if chunk is None else splitter.add(chunk), framing)
+            part = _Part(splitter.finish() if chunk is None else splitter.add(chunk), event_format)
             if any(map(protocol.is_error, part.events)):
-                raise NotRecorded(_iterate(part, _Part(splitter.finish(), framing)))
+                raise NotRecorded(_iterate(part, _Part(splitter.finish(), event_format)))
             if part.data:
                 yield part
             if chunk is None:
@@ -345,19 +345,19 @@ def _read_stream_sync(send: Send, protocol: ModelProtocol) -> Generator[_StreamE
         raise NotRecorded(_raise_sync(error)) from None
     try:
         if not live.head.is_success:
-            raise NotRecorded((live.head, _Part(live.read(), UNFRAMED)))
+            raise NotRecorded((live.head, _Part(live.read(), UNDIVIDED)))
         yield live.head
-        framing = get_framing(live.head.content_type)
-        splitter = EventSplitter(framing)
+        event_format = get_event_format(live.head.content_type)
+        splitter = EventSplitter(event_format)
         chunks = live.iter_chunks()
         while True:
             try:
                 chunk = next(chunks, None)
             except Exception as error:
                 raise NotRecorded(_raise_sync(error)) from None
-            part = _Part(splitter.finish() if chunk is None else splitter.add(chunk), framing)
+            part = _Part(splitter.finish() if chunk is None else splitter.add(chunk), event_format)
             if any(map(protocol.is_error, part.events)):
-                raise NotRecorded((part, _Part(splitter.finish(), framing)))
+                raise NotRecorded((part, _Part(splitter.finish(), event_format)))
             if part.data:
                 yield part
             if chunk is None:

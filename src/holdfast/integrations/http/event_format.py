@@ -21,7 +21,7 @@ _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _EVENT_SEPARATOR = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
-class Framing(ABC):
+class EventFormat(ABC):
     """The format of a stream."""
 
     @abstractmethod
@@ -33,7 +33,7 @@ class Framing(ABC):
         """The events in these bytes, which are whole."""
 
 
-class ServerSentEvents(Framing):
+class ServerSentEvents(EventFormat):
     """``text/event-stream``."""
 
     def find_end(self, data: bytes) -> int:
@@ -49,7 +49,7 @@ class ServerSentEvents(Framing):
                 yield from _parse_json(text)
 
 
-class JsonLines(Framing):
+class JsonLines(EventFormat):
     """One JSON object per line: Ollama."""
 
     def find_end(self, data: bytes) -> int:
@@ -61,7 +61,7 @@ class JsonLines(Framing):
                 yield from _parse_json(line)
 
 
-class AwsEvents(Framing):
+class AwsEvents(EventFormat):
     """``application/vnd.amazon.eventstream``: binary frames, whose payload is JSON."""
 
     def find_end(self, data: bytes) -> int:
@@ -84,7 +84,7 @@ class AwsEvents(Framing):
             place += max(length, 16)
 
 
-class Unframed(Framing):
+class UndividedBody(EventFormat):
     """Anything else: passed on as it arrives, and parsed as a whole."""
 
     def find_end(self, data: bytes) -> int:
@@ -99,31 +99,31 @@ class Unframed(Framing):
 
 
 SERVER_SENT_EVENTS = ServerSentEvents()
-_FRAMINGS: dict[str, Framing] = {
+_FORMATS: dict[str, EventFormat] = {
     "text/event-stream": SERVER_SENT_EVENTS,
     "application/x-ndjson": JsonLines(),
     "application/jsonl": JsonLines(),
     "application/vnd.amazon.eventstream": AwsEvents(),
 }
-UNFRAMED = Unframed()
+UNDIVIDED = UndividedBody()
 
 
-def get_framing(content_type: str) -> Framing:
-    """The framing of answers with this media type."""
-    return _FRAMINGS.get(content_type, UNFRAMED)
+def get_event_format(content_type: str) -> EventFormat:
+    """The event format of answers with this media type."""
+    return _FORMATS.get(content_type, UNDIVIDED)
 
 
 class EventSplitter:
     """Splits what the network delivers into parts that end where events end."""
 
-    def __init__(self, framing: Framing) -> None:
-        self._framing = framing
+    def __init__(self, event_format: EventFormat) -> None:
+        self._event_format = event_format
         self._rest = b""
 
     def add(self, data: bytes) -> bytes:
         """The whole events that are complete with these bytes; may be empty."""
         data = self._rest + data if self._rest else data
-        end = self._framing.find_end(data)
+        end = self._event_format.find_end(data)
         self._rest = data[end:]
         return data[:end]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from environments import HERE, PROJECT, get_python
@@ -17,6 +18,10 @@ TIMEOUT_S = 900
 KILL_TIMEOUT_S = 2 * 3600
 """For more than the usual kills."""
 OPTIONS = ("--kills", "--kill-stores")
+
+
+class FrameworkTestsFailed(Exception):
+    """Its text is what the tests printed."""
 
 
 class FrameworkFile(pytest.File):
@@ -45,6 +50,14 @@ class FrameworkTest(pytest.Item):
             command, cwd=PROJECT, env={**kept, "PYTHONPATH": str(PROJECT / "src")}, timeout=self.timeout_s,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout
+        if done.returncode != 0:
+            raise FrameworkTestsFailed(done.stdout)
         summary = done.stdout.strip().splitlines()[-1]
-        assert " passed" in summary, f"no test of {self.name} ran: {summary}"
+        if " passed" not in summary:
+            raise FrameworkTestsFailed(f"no test of {self.name} ran: {summary}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """What the other pytest printed: a traceback of this one would only hide it."""
+        if isinstance(excinfo.value, FrameworkTestsFailed):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)

@@ -221,11 +221,20 @@ async def test_guardrails_with_agents_of_their_own_are_recorded(provider, url, g
     )
     judge = Agent(name="Judge", instructions="script:judge")
     checks = []
+    judged = asyncio.Event()
+
+    @function_tool
+    async def pause() -> str:
+        """Wait for the guardrail, which the SDK runs at the same time, and for the next process."""
+        await judged.wait()
+        await gate.wait()
+        return "continued"
 
     @input_guardrail
     async def check_input(context: Any, agent: Any, input: Any) -> GuardrailFunctionOutput:
         checks.append("input")
         verdict = await Runner.run(judge, "Is it fine?", context=context.context)
+        judged.set()
         return GuardrailFunctionOutput(verdict.final_output, tripwire_triggered=verdict.final_output != "fine")
 
     @output_guardrail
@@ -234,7 +243,7 @@ async def test_guardrails_with_agents_of_their_own_are_recorded(provider, url, g
 
     agent = durable(
         Agent(
-            name="Tester", instructions="script:tester", tools=[make_gate_tool(gate)],
+            name="Tester", instructions="script:tester", tools=[pause],
             input_guardrails=[check_input], output_guardrails=[check_output],
         )
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""What ``holdfast run`` adds to the start of a script: with no model call, and with one.
+"""What ``holdfast run`` adds to the start of a script: with no model call, and with one, which imports the engine.
 
 Each script is started alternately with ``python`` and ``holdfast run``, and the differences of neighbors are
 compared, because other load on the machine changes slowly. The model is a server on this machine that answers at once,
-called with ``httpx2``, which both need to import::
+called with ``httpx2``, which both need to import; or it takes as long as a quick model, called with ``openai``::
 
     python -m benchmarks.frameworks.script_startup [ROUNDS]
 """
@@ -35,14 +35,21 @@ import httpx2, os
 body = {"model": "gpt-4o", "messages": [{"role": "user", "content": os.environ["ROUND"]}]}
 print(httpx2.post(os.environ["MODEL_URL"] + "/v1/chat/completions", json=body).json()["choices"][0])
 """,
+    "one call with openai, of a model that takes 500 ms": """
+import openai, os
+client = openai.OpenAI(base_url=os.environ["MODEL_URL"] + "/slow/v1", api_key="none")
+client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": os.environ["ROUND"]}])
+""",
 }
 
 
 class Model(BaseHTTPRequestHandler):
-    """Answers every request at once."""
+    """Answers requests at once, or slowly."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
+        if self.path.startswith("/slow"):
+            time.sleep(0.5)
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(ANSWER)))

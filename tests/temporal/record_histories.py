@@ -52,6 +52,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "replayed_child": {"number": 5},
     "replayed_class": {"count": 3},
     "replayed_long": {"upto": 20},
+    "replayed_program": {"upto": 2},
     "replayed_retried": {"number": 7},
     "replayed_agent": {"prompt": "Do what is to be done."},
     "replayed_helper": {"prompt": "What is kelp?"},
@@ -74,7 +75,7 @@ class Recorder:
         self._reached = asyncio.Event()
         flows.hooks.update(
             early=self._early, ready=self._ready, busy=self._busy, never=self._never, named=self._named,
-            pause=self._pause, asked=self._asked, more=self._more, unsure=self._unsure,
+            pause=self._pause, asked=self._asked, more=self._more, unsure=self._unsure, go=self._go,
         )  # fmt: skip
 
     # What is done to runs from inside their steps
@@ -93,6 +94,9 @@ class Recorder:
     async def _ready(self, run_id: str) -> None:
         for name, value in (("go", "one"), ("when", 3), ("go", {"two": 2})):
             await self.send(run_id, name, value)
+
+    async def _go(self, run_id: str) -> None:
+        await self.send(run_id, "go", "on")
 
     async def _busy(self, run_id: str) -> None:
         asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(self.send(run_id, "go", "now")))

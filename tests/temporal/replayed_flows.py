@@ -494,6 +494,26 @@ replayed_budgeted = Agent(
     budget=Budget(tokens=100_000, turns=5),
 )
 
+
+@step
+def take_note(text: str, number: int) -> str:
+    return f"{number} {text}"
+
+
+@holdfast.program
+async def replayed_program(upto: int) -> list[str]:
+    """Steps of tasks at the same time, a signal, and a child."""
+
+    async def take_notes(text: str) -> list[str]:
+        return [await take_note(text, number) for number in range(upto)]
+
+    notes = await asyncio.gather(take_notes("red"), take_notes("blue"))
+    await tell("go")
+    go = await wait_for_signal("go")
+    child = await replayed_child(upto)
+    return [*(one for some in notes for one in some), go, str(child)]
+
+
 FLOWS: dict[str, Workflow[..., Any]] = {
     flow.name: flow
     for flow in list(globals().values())

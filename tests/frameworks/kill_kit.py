@@ -172,6 +172,12 @@ def choose_kills(reference: Ending, count: int) -> list[Kill]:
     return [points[(2 * index + 1) * len(points) // (2 * count)] for index in range(count)]
 
 
+def aborted_in_finalization(ending: Ending) -> bool:
+    """Whether all was done, and Temporal's SDK aborted the interpreter while it ended: its issue 300 of 2023."""
+    fatal = "Fatal Python error: PyGILState_Release"
+    return ending.returncode == -signal.SIGABRT and ending.result is not None and fatal in ending.log
+
+
 def check_kill(app: App, reference: Ending, kill: Kill, folder: Path, url: str) -> None:
     """Kill the app at this point, start it again, and check what it did again."""
     first = run_app(app, folder, url, kill)
@@ -180,7 +186,9 @@ def check_kill(app: App, reference: Ending, kill: Kill, folder: Path, url: str) 
     second = run_app(app, folder, url)
     # Counted afterwards: Temporal may have what the first process has sent, and no worker that writes it down.
     recorded = asyncio.run(_count_recorded(url, began))
-    assert second.returncode == 0, f"{kill}: the second process failed:\n{second.log}"
+    assert second.returncode == 0 or aborted_in_finalization(second), (
+        f"{kill}: the second process failed:\n{second.log}"
+    )
     assert second.result == reference.result, f"{kill}: another output:\n{second.log}"
     expected = reference.requests - recorded[MODEL_CALL_STEP]
     assert second.requests == expected, (
@@ -234,4 +242,4 @@ def open_store(store: str, folder: Path) -> Iterator[str]:
     else:
         import temporal_server
 
-        yield temporal_server.fresh_url()
+        yield f"{temporal_server.fresh_url()}?memory=sqlite:///{folder / 'memory.db'}"

@@ -52,7 +52,7 @@ class RunLog:
     """
 
     def __init__(self, *, is_encrypted: bool, max_level: int = logging.ERROR) -> None:
-        self._is_encrypted = is_encrypted
+        self.is_encrypted = is_encrypted
         self._max_level = max_level
 
     @classmethod
@@ -93,7 +93,7 @@ class RunLog:
 
     def log_stall(self, run: Run, error: bytes) -> None:
         """A run cannot continue with the present code, or because the engine failed."""
-        error_type, description = self._describe_error(error)
+        error_type, description = self.describe_error(error)
         extra = {"run_id": run.id, "workflow": run.workflow, "error_type": error_type}
         _engine_log.error("run %r of workflow %r cannot continue: %s", run.id, run.workflow, description, extra=extra)
 
@@ -122,18 +122,18 @@ class RunLog:
 
     def _log(self, level: int, run: Run, error: bytes, message: str, *args: Any, **fields: Any) -> None:
         if log.isEnabledFor(min(level, self._max_level)):
-            error_type, description = self._describe_error(error)
+            error_type, description = self.describe_error(error)
             fields = {"run_id": run.id, "workflow": run.workflow, "error_type": error_type, **fields}
             self._emit(level, message, *args, description, **fields)
 
     def _emit(self, level: int, message: str, *args: Any, **fields: Any) -> None:
         log.log(min(level, self._max_level), message, *args, extra=fields)
 
-    def _describe_error(self, error: bytes) -> tuple[str, str]:
+    def describe_error(self, error: bytes) -> tuple[str, str]:
         """The error's type, and the error in words."""
         info = read_error_info(error)
         name = info.type.rpartition(".")[2]
-        if self._is_encrypted or not info.message:
+        if self.is_encrypted or not info.message:
             return info.type, name
         message = _format_line(info.message)
         # Holdfast's own errors are sentences that need no class name.

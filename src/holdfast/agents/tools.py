@@ -100,7 +100,8 @@ class Tool(Step[P, R]):
         requires_approval: ApprovalRule = False,
     ) -> None:
         output = ToolOutputCodec(definition.output_codec)
-        super().__init__(replace(definition, retry=_make_tool_retry_policy(definition.retry), output_codec=output))
+        retry = _make_tool_retry_policy(definition.retry)
+        super().__init__(replace(definition, retry=retry, output_codec=output, is_tool=True))
         self.has_context = context_parameter is not None
         """Its first parameter is a ``RunContext``."""
         self._context_parameter = context_parameter
@@ -374,7 +375,7 @@ def _make_failing_call(name: str, error: Exception) -> StepCall:
     async def fail() -> None:
         raise error
 
-    return StepCall(StepDefinition(name, fail, True, codec_for(None), (), {}), (), {})
+    return StepCall(StepDefinition(name, fail, True, codec_for(None), (), {}, is_tool=True), (), {})
 
 
 def check_name(name: str, subject: str, hint: str = "with `@tool(name=...)`") -> None:

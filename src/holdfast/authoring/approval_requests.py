@@ -194,7 +194,9 @@ class _PendingApproval:
         """``seq`` of the first record of this approval."""
         self.id = execution.seeded_random.derive_approval_id(self._position, _hash_request(request))
         self._answer_future = self._issue(
-            RecordKind.APPROVAL, name, ApprovalCall(self.id, self._request, self._policy.timeout_s)
+            RecordKind.APPROVAL,
+            name,
+            ApprovalCall(self.id, self._request, self._policy.timeout_s, requested_at=execution.loop.time()),
         )
 
     async def wait_for_result(self) -> ApprovalResult:

@@ -15,7 +15,8 @@ it never reaches a run that existed before or that was started with ``start``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from holdfast.core.states import RunState
 from holdfast.engine.definitions import ChildCall
 from holdfast.engine.live_events import LiveEventBuffer
 from holdfast.errors import HoldfastError, RunNotFound
-from holdfast.stores.operations import AwaitRun, CancelRun, OpResult, OpStatus, RunLink, StartResult
+from holdfast.stores.operations import AwaitRun, CancelRun, NewRun, OpResult, OpStatus, RunLink, StartResult
 from holdfast.stores.run_errors import encode_child_failure, make_disabled_error
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class ChildRuns:
         assert isinstance(call, ChildCall)
         run, host = driver.run, driver.host
         known_id, known_digest = self._links.get(command.position, ("", b""))
-        new = None if call.make_run is None else call.make_run(host.clock.now())
+        new = None if call.make_run is None else self._make_run(call.make_run)
         if known_id == call.run_id and (new is None or new.digest == known_digest):
             return
         if command.kind is RecordKind.CHILD:
@@ -79,6 +80,13 @@ class ChildRuns:
             host.writer.submit(AwaitRun(call.run_id, link), on_answer)
         else:
             host.start_child(new, link, on_answer)
+
+    def _make_run(self, make: Callable[[float], NewRun]) -> NewRun:
+        """The run to start, in the trace of the one that starts it."""
+        driver = self._driver
+        new = make(driver.host.clock.now())
+        trace_parent = driver.run.trace_parent if driver.telemetry is None else driver.telemetry.trace_parent
+        return new if new.trace_parent == trace_parent else replace(new, trace_parent=trace_parent)
 
     def _on_answer(self, command: Command, answer: OpResult | BaseException) -> None:
         driver = self._driver

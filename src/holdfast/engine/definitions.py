@@ -40,6 +40,8 @@ class StepDefinition:
     retry: RetryPolicy = NO_RETRIES
     timeout_s: float | None = None
     effect: Effect = Effect.IDEMPOTENT
+    is_tool: bool = False
+    """A model may call it."""
     is_transactional: bool = False
     """Its changes in the store's own database are committed together with its outcome."""
     compensation: Compensation | None = None

@@ -300,7 +300,7 @@ class Driver(HeldRun):
         command = step.command
         if self.phase is not _GONE and self.steps.started.pop(command.position, None) is not None:
             command.context = None  # it refers to the step, which would stay in memory until the record is durable
-            self.recorder.record_step(command, outcome)
+            self.recorder.record_step(command, outcome, step.telemetry)
 
     # Signals and requests
 

@@ -44,6 +44,7 @@ from holdfast.engine.steps_in_flight import StepsInFlight
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.operations import CancelState, FinishRun, OpResult, OpStatus, ReleaseRun, Run
 from holdfast.stores.worker_deaths import is_isolated
+from holdfast.telemetry.telemetry import RunTelemetry
 
 log = logging.getLogger("holdfast.engine")
 
@@ -64,6 +65,7 @@ class HeldRun(ABC):
     # These call the driver, so the driver creates them.
     steps: StepsInFlight
     recorder: Recorder
+    telemetry: RunTelemetry | None = None
     _timers: RunTimers
 
     def __init__(self, host: RunHost, run: Run) -> None:

@@ -64,10 +64,16 @@ class HeldRuns:
         known = self.drivers.get(run.key)
         if known is not None and known.run.epoch == run.epoch:
             return  # both a claim and a parent that starts it again got it
+        driver = Driver(host, run, definition)
+        if host.telemetry is not None:
+            driver.telemetry = host.telemetry.open_run(
+                run, history.records, is_agent=definition.is_agent, now=host.clock.now()
+            )
         if run.delivery_count:
             outcomes = [record for record in history.records if record.kind is not RecordKind.CALL]
             host.run_log.log_takeover(run, record_count=len(outcomes))
-        driver = Driver(host, run, definition)
+            if driver.telemetry is not None:
+                driver.telemetry.note_takeover(outcomes, host.clock.now())
         self.drivers[run.key] = driver
         self.drivers_by_run_id[run.id] = driver
         is_loaded = definition.load_imports is None or definition.load_imports in self._loaded_imports

@@ -18,6 +18,7 @@ from holdfast.run_log import RunLog
 from holdfast.stores.change_feed import ChangeFeed
 from holdfast.stores.contract import History, Store
 from holdfast.stores.operations import ClientOp, NewRun, Op, OpResult, OpStatus, Run, RunLink
+from holdfast.telemetry.telemetry import StepTelemetry, Telemetry
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
@@ -68,6 +69,7 @@ class StartedStep(Protocol):
     """The outcome is no longer wanted."""
     retry_at: float | None
     """When the next attempt is due, while the step waits for it; ``None``: it does not wait."""
+    telemetry: StepTelemetry | None
 
     @property
     def call(self) -> StepCall:
@@ -163,6 +165,8 @@ class RunHost(Protocol):
     max_value: int
     """The largest value that can be recorded, in bytes."""
     run_log: RunLog
+    telemetry: Telemetry | None
+    """Its spans and metrics, if anybody wants them."""
     execution_factory: Callable[..., Execution]
     """Makes the run in memory: ``Execution``, or a subclass through which a test observes the run."""
     program_execution_factory: Callable[..., ProgramExecution]

@@ -27,6 +27,7 @@ from holdfast.engine.step_context import StepContext, current_context
 if TYPE_CHECKING:
     from holdfast.engine.program_run import CallContent, ProgramRun
     from holdfast.engine.step_run import StepRun
+    from holdfast.telemetry.telemetry import StepTelemetry
 
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ class _StartedCall(NamedTuple):
 
     context: StepContext
     position: int
+    telemetry: StepTelemetry | None
 
 
 class InPlaceCall:
@@ -99,7 +101,7 @@ class InPlaceCall:
         context = current_context.get()
         step_run: StepRun = context._executor  # type: ignore[assignment]
         reported = self._reported = self._run.loop.create_future()
-        self._started.set_result(_StartedCall(context, step_run.command.position))
+        self._started.set_result(_StartedCall(context, step_run.command.position, step_run.telemetry))
         return await reported
 
     def _set_reported(self, value: Any, error: BaseException | None) -> None:
@@ -166,9 +168,13 @@ class InPlaceCall:
         assert started is not None
         inner = OUTSIDE if self._is_opaque else ProgramContext(self._run, LogicalThread(started.position), get_owner())
         token, step_token = current_program.set(inner), current_context.set(started.context)
+        telemetry = started.telemetry
+        span_token = None if telemetry is None else telemetry.enter()
         try:
             yield started.context
         finally:
+            if telemetry is not None:
+                telemetry.leave(span_token)
             current_context.reset(step_token)
             current_program.reset(token)
 

@@ -52,6 +52,8 @@ from holdfast.stores.change_feed import ChangeFeed
 from holdfast.stores.contract import History, Store
 from holdfast.stores.operations import ClientOp, NewRun, OpResult, OpStatus, Run, RunLink
 from holdfast.stores.run_waiters import RunWaiters
+from holdfast.telemetry.metrics import Labels
+from holdfast.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("holdfast.engine")
 
@@ -98,6 +100,7 @@ class JournalEngine:
         self.program_execution_factory = program_execution_factory
         self.step_interceptor = step_interceptor
         self.run_log = RunLog.from_store(store)
+        self.telemetry: Telemetry | None = None
         self.live_events = LiveEventWriter(self)
         self.change_feed = ChangeFeed()
         self.lingering_tasks: set[asyncio.Task[Any]] = set()
@@ -139,6 +142,7 @@ class JournalEngine:
         except BaseException:
             await self.store.close()
             raise
+        self._open_telemetry()
         self._heartbeat = self._heartbeat_factory(
             lease_s=self.lease_s,
             renew=self.membership.renew_lease,
@@ -161,6 +165,21 @@ class JournalEngine:
             raise
         forked_child.guard_loop(self.loop)
         self._poller.start()
+
+    def _open_telemetry(self) -> None:
+        self.telemetry = Telemetry.find(self.run_log, self.membership.name)
+        metrics = None if self.telemetry is None else self.telemetry.metrics
+        self.writer.metrics = metrics
+        if metrics is not None:
+            metrics.held_runs.sources.append(self._count_held_runs)
+
+    def _close_telemetry(self) -> None:
+        if self.telemetry is not None and (metrics := self.telemetry.metrics) is not None:
+            metrics.held_runs.sources.remove(self._count_held_runs)
+            self.telemetry = None
+
+    def _count_held_runs(self) -> list[tuple[Labels, float]]:
+        return [((), len(self.held_runs.drivers))]
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Stop: steps in flight get ``grace_s`` seconds to end; then every run is handed over to other workers."""
@@ -186,6 +205,7 @@ class JournalEngine:
             if isinstance(error, Exception):
                 log.error("something that steps have left open could not be closed", exc_info=error)
         await self.store.close()
+        self._close_telemetry()
         closed = UsageError("the runtime was closed; the run goes on when a worker that knows it is open")
         self._run_waiters.fail_all(closed)
         self.change_feed.notify_all(closed)
@@ -220,6 +240,7 @@ class JournalEngine:
         for driver in self.held_runs.list_drivers():
             driver.abandon()
         self.store.abandon()
+        self._close_telemetry()
 
     def simulate_crash(self) -> list[asyncio.Task[Any]]:
         """For tests, on the loop: stop everything without any cleanup, as if this worker's process were gone.
@@ -375,6 +396,8 @@ class JournalEngine:
         self.change_feed.notify(held_run.run.id)
         self.held_runs.remove(held_run)
         if ended_run is not None:
+            if held_run.telemetry is not None:
+                held_run.telemetry.end_run(ended_run)
             if not held_run.has_fatal_error:
                 self.run_log.log_end(ended_run)
             self._run_waiters.resolve(ended_run)

@@ -50,6 +50,7 @@ from holdfast.stores.operations import (
     SetBudget,
     StartRun,
 )
+from holdfast.telemetry.metrics import Metrics
 
 log = logging.getLogger("holdfast.engine")
 
@@ -122,6 +123,7 @@ class JournalWriter:
         self._try_counts: Counter[int | str] = Counter()
         """By run: how often the deferred operation has failed."""
         self._retry_tasks: set[asyncio.Task[None]] = set()
+        self.metrics: Metrics | None = None
         self._unrecordable: dict[int | str, Exception] = {}
         """By run: why a record of the current batch could not be recorded."""
 
@@ -259,6 +261,9 @@ class JournalWriter:
         if self._pause_s:
             log.warning("the store takes writes again; runs go on")
             self._pause_s = 0.0
+        if self.metrics is not None:
+            self.metrics.commit_duration.observe(self._clock.monotonic() - began_at)
+            self.metrics.commit_operations.observe(len(batch))
         self._unanswered.extend(zip(batch, answers, strict=True))
         count, min_overlap_count = len(batch), self._store.min_overlap_count
         if min_overlap_count is None or count < min_overlap_count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.admission.usage import Usage
 from holdfast.core.commands import UNDECODED, Command
@@ -17,6 +17,7 @@ from holdfast.stores.operations import AppendRecord, OpResult, OpStatus, SaveAtt
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
+    from holdfast.telemetry.telemetry import StepTelemetry
 
 
 _make_record, _make_append = make_constructor(Record), make_constructor(AppendRecord)
@@ -46,6 +47,21 @@ class RecordWrite:
 
     def _on_done(self, _: OpResult) -> None:
         self._driver.on_recorded(self._record, self._value)
+
+
+class ObservedWrite(NamedTuple):
+    """The write of a step's outcome that is seen by operators when it is durable."""
+
+    write: RecordWrite
+    telemetry: StepTelemetry
+    record: Record
+    outcome: StepOutcome
+
+    def __call__(self, answer: OpResult | BaseException) -> None:
+        """The store has answered."""
+        if answer is _DONE:
+            self.telemetry.end(self.record, self.outcome)
+        self.write(answer)
 
 
 class Recorder:
@@ -97,9 +113,10 @@ class Recorder:
         )
         self._append(kind, position, name, outcome, now if at is None else at, consumed_signal_id)
 
-    def record_step(self, command: Command, outcome: StepOutcome) -> None:
+    def record_step(self, command: Command, outcome: StepOutcome, telemetry: StepTelemetry | None = None) -> None:
         """Append the outcome of a step."""
-        self._append(command.kind, command.position, command.name, outcome, self._driver.host.clock.now())
+        now = self._driver.host.clock.now()
+        self._append(command.kind, command.position, command.name, outcome, now, telemetry=telemetry)
 
     def _append(
         self,
@@ -109,6 +126,8 @@ class Recorder:
         outcome: StepOutcome,
         at: float,
         consumed_signal_id: int | None = None,
+        *,
+        telemetry: StepTelemetry | None = None,
     ) -> None:
         driver = self._driver
         run, host = driver.run, driver.host
@@ -131,7 +150,8 @@ class Recorder:
             )
         )
         self.add_pending(position if has_position else None)
-        host.writer.submit(op, RecordWrite(driver, record, value))
+        write = RecordWrite(driver, record, value)
+        host.writer.submit(op, write if telemetry is None else ObservedWrite(write, telemetry, record, outcome))
 
     def record_calls(self) -> None:
         """Append the calls of a program that are not in the journal yet, before anything that belongs to them."""

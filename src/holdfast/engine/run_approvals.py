@@ -36,6 +36,8 @@ class ApprovalCall:
     request: ApprovalRequest
     timeout_s: float | None = None
     """How long people have to answer."""
+    requested_at: float = 0.0
+    """In the run's own time."""
 
 
 class RunApprovals:
@@ -65,6 +67,8 @@ class RunApprovals:
             preview=command.call.id,
             consumed_signal_id=signal.id,
         )
+        if (telemetry := self._driver.telemetry) is not None:
+            telemetry.note_answer(command, self._driver.host.clock.now())
 
     def withdraw(self, command: Command) -> None:
         """The workflow no longer waits."""

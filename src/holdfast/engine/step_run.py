@@ -40,6 +40,7 @@ from holdfast.errors import FenceLost, StepFailed, UnrecordableValue
 from holdfast.stores.contract import History
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import ClientOp, OpStatus, Run
+from holdfast.telemetry.telemetry import StepTelemetry
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
@@ -58,6 +59,7 @@ class StepRun:
     # Most steps change few of these, and thousands are made in a second: so they are defaults of the class.
     task: asyncio.Task[None] | None = None
     is_withdrawn = False
+    telemetry: StepTelemetry | None = None
     memory_change: MemoryChange | None = None
     """The change of memory by the current attempt: see ``StepExecutor.memory_change``."""
     reported_usage: ModelUsage | None = None
@@ -322,6 +324,8 @@ class StepRun:
         self.retry_at = now + wait
         self.save_attempt()
         retries = None if retry.retries is None else retry.retries + self._interruption_count
+        if self.telemetry is not None:
+            self.telemetry.note_retry(self.attempt_number, wait, read_error_info(encoded).type)
         host.run_log.log_retry(self.run, step.name, self.attempt_number, retries, wait, encoded)
         if driver.is_halted or host.is_draining:
             driver.steps.postpone(self)
@@ -367,6 +371,9 @@ class StepRun:
         progress = None if self.progress is None else decode_progress(self.progress)
         self.current_context = context = StepContext(self, self.attempt_number, progress)
         current_context.set(context)
+        if self.telemetry is None and (run := self.driver.telemetry) is not None:
+            self.telemetry = run.start_step(step, self.command.position, self.started_at)
+            self.telemetry.enter()
         if step.is_plain_async and self.host.step_interceptor is None:
             return step.function(*args, **kwargs)
         return make_attempt(self, context)

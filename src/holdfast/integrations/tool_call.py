@@ -80,7 +80,7 @@ def _open_call(
     except ValueError:
         known = ", ".join(repr(one.value) for one in Effect)
         raise UsageError(f"tool {name!r}: effect={effect!r} is not one of {known}") from None
-    step = StepDefinition(name, _executed_in_place, True, codec, tuple(arguments), {}, effect=effect)
+    step = StepDefinition(name, _executed_in_place, True, codec, tuple(arguments), {}, effect=effect, is_tool=True)
     digest = compute_content_digest(dict(arguments) if identity is None else identity)
     content = CallContent(digest, partial(_get_details, call_id))
     return open_in_place_call(step, (), dict(arguments), content)

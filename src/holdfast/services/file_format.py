@@ -135,7 +135,7 @@ _FORMS: dict[Any, Any] = {
     ],
 }
 _STORE_FIELDS: dict[type, dict[str, Any]] = {
-    Run: {"key": 0, "owner": None, "starter": None, "is_limited": False, "suspicion": 0}
+    Run: {"key": 0, "owner": None, "starter": None, "is_limited": False, "suspicion": 0, "trace_parent": ""}
 }
 """Fields that mean nothing outside the store, with the values they have when they are read from a file."""
 

@@ -28,6 +28,7 @@ from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.operations import ForkRun, NewRun, Op, OpStatus, Run, SendSignal, StartResult
 from holdfast.stores.rules import count_refused_calls
 from holdfast.stores.run_errors import make_disabled_error
+from holdfast.trace_context import get_current_trace_parent
 
 
 async def fork_run(
@@ -115,6 +116,7 @@ def _build_fork(source: Run, id: str, seed: bytes, usage: RunUsage | None, now: 
         previous_run=source.previous_run,
         version=source.version,
         is_delivery=source.is_delivery,
+        trace_parent=get_current_trace_parent(),
     )
 
 

@@ -36,6 +36,7 @@ from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.operations import NewRun, OpResult, OpStatus, Run, StartResult
 from holdfast.stores.run_errors import make_disabled_error
 from holdfast.stores.served_versions import find_spec_to_start, list_announced_specs
+from holdfast.trace_context import get_current_trace_parent
 
 MAX_PRIORITY = 2**31 - 1
 """The lowest priority is the negative of this. Every store can order these numbers."""
@@ -189,6 +190,7 @@ def build_new_run(
         dedup_key=make_dedup_key(spec.name, options.dedup),
         max_debounce_s=options.max_debounce_s,
         is_delivery=spec.is_address,
+        trace_parent=get_current_trace_parent(),
     )
 
 

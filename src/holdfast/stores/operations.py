@@ -105,6 +105,8 @@ class NewRun:
     start time, at most this many seconds after the run's creation."""
     is_delivery: bool = False
     """No engine executes it: see ``claims``."""
+    trace_parent: str = ""
+    """The W3C ``traceparent`` of what starts it: see ``trace_context``."""
 
 
 @immutable
@@ -161,6 +163,7 @@ class Run:
     is_delivery: bool = False
     suspicion: int = 0
     """Rises with every death of its worker, and is reset to 0 by its next record: see ``worker_deaths``."""
+    trace_parent: str = ""
 
     @property
     def has_worker_deaths(self) -> bool:

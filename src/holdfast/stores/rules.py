@@ -79,7 +79,7 @@ def make_run(
         clock_started_at=new.created_at if new.clock_started_at is None else new.clock_started_at, parent=new.parent,
         forked_from=new.forked_from, rewind_points=new.rewind_points, session=new.session,
         previous_run=previous, has_budget=has_budget, version=new.version, queue_key=new.queue_key,
-        is_limited=is_limited, is_delivery=new.is_delivery,
+        is_limited=is_limited, is_delivery=new.is_delivery, trace_parent=new.trace_parent,
     )  # fmt: skip
 
 

@@ -288,9 +288,11 @@ class _StepActivity:
         finally:
             self._activities.remove_running_step(self._hand_over)
         if outcome.error is None:
+            attempt.end_telemetry(outcome)
             return _encode_outcome(outcome)
         failure = self._make_failure(attempt, truncate_error(outcome.payload, engine.max_value), outcome.error)
         if failure.non_retryable:
+            attempt.end_telemetry(outcome)
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(attempt.report_usage(), loop))
         raise failure
 

@@ -38,6 +38,7 @@ from holdfast.stores.temporal.sessions import find_previous_run
 from holdfast.stores.temporal.store import TemporalStore
 from holdfast.stores.temporal.targets import Target
 from holdfast.stores.temporal.visibility import list_other_task_queues
+from holdfast.telemetry.telemetry import Telemetry
 from holdfast.temporal.activities import Activities
 from holdfast.temporal.engine_context import EngineContext, TemporalSettings
 from holdfast.temporal.rebuilt_runs import RebuiltRuns
@@ -118,6 +119,7 @@ class TemporalEngine:
         self.loop = asyncio.get_running_loop()
         self._loop_watch = LoopWatchdog(max_blocked_s=self._max_blocked_s, on_stuck=lambda: self.on_stuck())
         await retry_until_store_ready(self.store.open, self.clock)
+        self.context.telemetry = Telemetry.find(self.context.run_log, _make_identity())
         try:
             await self._workers.start()
             await self._announce_workflows()
@@ -130,8 +132,7 @@ class TemporalEngine:
 
     async def _connect(self) -> Client:
         """Called in the workers' thread."""
-        identity = f"{socket.gethostname()}:{os.getpid()}"
-        self._worker_store = TemporalStore(self._target, encryption=self._encryption, identity=identity)
+        self._worker_store = TemporalStore(self._target, encryption=self._encryption, identity=_make_identity())
         await self._worker_store.open()
         return self._worker_store.client
 
@@ -340,3 +341,8 @@ class TemporalEngine:
             except RunNotFound:
                 return None
         return FoundRun(run.workflow, run.digest, run.state, run.output, run.error)
+
+
+def _make_identity() -> str:
+    """The name of this worker."""
+    return f"{socket.gethostname()}:{os.getpid()}"

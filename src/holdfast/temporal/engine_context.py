@@ -20,6 +20,7 @@ from holdfast.run_log import RunLog
 from holdfast.stores.operations import Run
 from holdfast.stores.served_versions import make_served_name
 from holdfast.stores.temporal.run_memo import BudgetOwner
+from holdfast.telemetry.telemetry import Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class EngineContext:
     check_no_queue_limits: Callable[[str, str], None] = lambda _, __: None
     """Raises ``UsageError`` if a queue has limits, which Temporal cannot enforce; the second text is the subject."""
     run_log: RunLog = field(default_factory=lambda: RunLog(is_encrypted=True))
+    telemetry: Telemetry | None = None
     _commands: dict[str, dict[int, StartedCommand]] = field(default_factory=dict[str, dict[int, StartedCommand]])
     _running_steps: dict[tuple[str, int], Callable[[], None]] = field(
         default_factory=dict[tuple[str, int], Callable[[], None]]

@@ -93,6 +93,10 @@ class LiveRun(TemporalRun):
             started_at=info.workflow_start_time.timestamp(),
         )
         self.run_log = engine_context.run_log
+        if engine_context.telemetry is not None:
+            found = engine_context.telemetry.find_run(self.driver.run, is_agent=self.driver.definition.is_agent)
+            found.is_muted = workflow.unsafe.is_replaying
+            self.driver.telemetry = found
         self._workflow_loop = asyncio.get_running_loop()
         self._plan = find_plan(self._records)
         self._engine_context = engine_context
@@ -249,8 +253,12 @@ class LiveRun(TemporalRun):
 
     def finish(self, end: FinishRun) -> None:
         """End the execution."""
-        if not (self.driver.has_fatal_error or workflow.unsafe.is_replaying()):
-            self.run_log.log_end(replace(self.driver.run, state=end.state, error=end.error))
+        if not workflow.unsafe.is_replaying():
+            ended = replace(self.driver.run, state=end.state, output=end.output, error=end.error, finished_at=end.at)
+            if self.driver.telemetry is not None:
+                self.driver.telemetry.end_run(ended)
+            if not self.driver.has_fatal_error:
+                self.run_log.log_end(ended)
         self._finish_op = end
         self._finished.set()
 

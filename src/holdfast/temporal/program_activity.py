@@ -199,6 +199,8 @@ class ProgramActivity:
         host = self._host = ProgramHost(
             engine, run, definition, journal, execution_id, budgets_from_memo(run_memo, run_id), self, worker
         )
+        if fence.attempt > 1 and host.driver.telemetry is not None:
+            host.driver.telemetry.note_takeover(recorded.records, host.clock.now())
         if self._is_released:
             return ProgramEnd(RELEASED)
         history = History(recorded.records, recorded.attempts, signals)

@@ -137,6 +137,7 @@ class ProgramHost:
         self.is_draining = False
         self.max_value = engine.max_value
         self.run_log = engine.context.run_log
+        self.telemetry = engine.context.telemetry
         self.clock = engine.clock
         self.store = engine.store
         self.live_events = NullLiveEvents()
@@ -160,6 +161,8 @@ class ProgramHost:
         self._end = ProgramEnd(LOST)
         self._ended: asyncio.Future[ProgramEnd] = self.loop.create_future()
         self.driver = Driver(self, run, definition)
+        if self.telemetry is not None:
+            self.driver.telemetry = self.telemetry.find_run(run, is_agent=definition.is_agent)
 
     # Its life
 
@@ -383,6 +386,8 @@ class ProgramHost:
     def on_run_closed(self, held_run: HeldRun, ended_run: Run | None) -> None:
         """The run is no longer in memory."""
         self.change_feed.notify(held_run.run.id)
+        if ended_run is not None and held_run.telemetry is not None:
+            held_run.telemetry.end_run(ended_run)
         if ended_run is not None and not held_run.has_fatal_error:
             self.run_log.log_end(ended_run)
         if not self._ended.done():

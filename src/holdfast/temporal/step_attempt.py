@@ -24,16 +24,19 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from holdfast.admission.usage import Usage
 from holdfast.background_tasks import forget_cancel_requests
-from holdfast.codec import codec_for, encode_error, get_error_message, validate_size
+from holdfast.codec import codec_for, encode_error, get_error_message, preview_arguments, validate_size
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.seeded_random import SeededRandom
 from holdfast.engine.attempts import call_sync_step, make_self_cancelled_error, run_with_timeout
 from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
 from holdfast.engine.step_context import StepContext, current_context
+from holdfast.engine.step_outcome import StepOutcome
 from holdfast.errors import FenceLost, StepFailed, UnrecordableValue
 from holdfast.stores.contract import History
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import ClientOp, OpStatus, Run
 from holdfast.stores.temporal.budgets import StepRef
+from holdfast.telemetry.telemetry import StepTelemetry
 from holdfast.temporal.budget_reservation import BudgetReservation
 from holdfast.temporal.engine_context import StartedCommand
 
@@ -120,6 +123,7 @@ class StepAttempt:
         self._send_heartbeat = send_heartbeat
         self._save_past = save_past
         self._has_ended = False
+        self.telemetry: StepTelemetry | None = None
         self._used: ModelUsage | None = None
         self._started_at = engine.clock.now()
         step_ref = StepRef(self.run.id, execution_id, self._position)
@@ -175,6 +179,9 @@ class StepAttempt:
         encoded = self.past.progress
         progress = None if encoded is None else _progress_codec.decode(encoded.encode(), "heartbeat progress")
         current_context.set(StepContext(self, self.number, progress))
+        if (telemetry := self.engine.context.telemetry) is not None:
+            self.telemetry = telemetry.find_run(self.run).start_step(step, self._position, self._started_at)
+            self.telemetry.enter()
         if step.is_async:
             call = partial(step.function, *args, **kwargs)
         else:
@@ -206,6 +213,21 @@ class StepAttempt:
             await self.engine.writer.perform(self.memory_change)
         used = await self.report_usage()
         return Outcome(payload, None, "" if used is None else json.dumps({**asdict(used.usage), "model": used.model}))
+
+    def end_telemetry(self, outcome: Outcome) -> None:
+        """The outcome is that of the step: no attempt follows."""
+        if self.telemetry is not None:
+            record = Record(
+                0, RecordKind.STEP, self._position, self.step.name, outcome.error is None, outcome.payload,
+                self.engine.clock.now(), self._started_at, self.number,
+                preview=preview_arguments(self.step.parameters, self._call.args, self._call.kwargs),
+            )  # fmt: skip
+            usage, model = self._used or self.reported_usage or (None, "")
+            self.telemetry.end(
+                record,
+                StepOutcome(record.ok, record.payload, record.started_at, record.attempts, record.preview,
+                            usage=usage, model=model),
+            )  # fmt: skip
 
     # The step's requests (see `engine.step_context.StepExecutor`)
 

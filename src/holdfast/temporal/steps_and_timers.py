@@ -18,7 +18,8 @@ from holdfast.stores.temporal.outcomes import encode_step_failure
 from holdfast.stores.temporal.run_events import EndResult, EndStatus, StepEnded, format_timer_summary
 
 if TYPE_CHECKING:
-    from holdfast.temporal.temporal_run import TemporalRun
+    from holdfast.telemetry.telemetry import StepTelemetry
+from holdfast.temporal.temporal_run import TemporalRun
 
 
 class TemporalStep:
@@ -28,6 +29,7 @@ class TemporalStep:
     """Temporal records the start of an activity, so it never starts a ``once`` step twice."""
     retry_at: float | None = None
     """Temporal, not the run, waits for the next attempt."""
+    telemetry: StepTelemetry | None = None
 
     def __init__(self, run: TemporalRun, driver: Driver, command: Command) -> None:
         self.command = command

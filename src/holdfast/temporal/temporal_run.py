@@ -71,6 +71,7 @@ from holdfast.stores.temporal.run_events import (
     split_stages,
 )
 from holdfast.stores.temporal.run_memo import EXTERNAL_PAYLOADS_KEY, budgets_from_memo, run_from_memo
+from holdfast.telemetry.telemetry import Telemetry
 from holdfast.temporal import start_limiter
 from holdfast.temporal.engine_context import EngineContext
 from holdfast.temporal.linked_runs import LinkedRuns
@@ -97,6 +98,7 @@ class TemporalRun:
 
     worker_id = 0
     run_log = RunLog(is_encrypted=True)
+    telemetry: Telemetry | None = None
     """Logs little, because the history says what happened. A live execution uses its engine's log."""
     execution_factory: Callable[..., Execution] = Execution
     program_execution_factory: Callable[..., ProgramExecution] = ProgramExecution

@@ -98,7 +98,7 @@ class ToolCalls:
         async def record() -> Any:
             effect = self._effects.get(use.full_name) or self._effects.get(use.tool) or Effect.IDEMPOTENT
             step = StepDefinition(
-                use.tool, _executed_in_place, True, _ANY_CODEC, tuple(use.arguments), {}, effect=effect
+                use.tool, _executed_in_place, True, _ANY_CODEC, tuple(use.arguments), {}, effect=effect, is_tool=True
             )
             details = json.dumps({"tool_call": id, "digest": use.digest})
 

@@ -104,7 +104,7 @@ def run_to_row(
         clock_started_at, new.parent, new.forked_from, points, new.digest, new.seed,
         names_to_json(new.tags), inputs, new.session, previous, 1 if has_budget else 0, new.version, new.queue_key,
         position.due_state, position.turn, position.dedup_key, 1 if position.is_debounced else 0,
-        1 if new.is_delivery else 0,
+        1 if new.is_delivery else 0, new.trace_parent,
     )  # fmt: skip
 
 
@@ -217,7 +217,7 @@ class RowReader:
         return Run(
             *values, parent=row[27], forked_from=row[28], session=row[30], previous_run=row[31],
             has_budget=row[32] == 1, version=row[33], queue_key=row[34], is_limited=row[35] > 1,
-            is_delivery=row[36] == 1, suspicion=row[37],
+            is_delivery=row[36] == 1, suspicion=row[37], trace_parent=row[38],
         )  # fmt: skip
 
     def read_rewind(self, text: Any, row_name: str) -> Rewind | None:

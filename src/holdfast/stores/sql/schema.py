@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from holdfast.stores.sql.schema_changes import COMPACT_RECORDS, COUNT_EARLIER_RUNS, DAILY_RUNS
+from holdfast.stores.sql.schema_changes import COMPACT_RECORDS, COUNT_EARLIER_RUNS, DAILY_RUNS, TRACE_PARENTS
 from holdfast.stores.sql.tables import BASELINE
 
 
@@ -38,6 +38,7 @@ MIGRATIONS: Final = (
     Migration(BASELINE, BASELINE_VERSION),
     Migration(DAILY_RUNS, BASELINE_VERSION, backfill=COUNT_EARLIER_RUNS),
     Migration(COMPACT_RECORDS, BASELINE_VERSION),
+    Migration(TRACE_PARENTS, BASELINE_VERSION),
 )
 """Numbered from ``BASELINE_VERSION`` on; forward only, and never edited once released.
 

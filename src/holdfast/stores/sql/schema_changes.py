@@ -57,6 +57,11 @@ SELECT day, workflow, sum(run_count) FROM (
 """
 """The runs from before the triggers. It adds what is missing, in one snapshot, so a repeat of it adds nothing."""
 
+TRACE_PARENTS = """
+ALTER TABLE @runs ADD COLUMN trace_parent [sqlite: TEXT][postgres: text COLLATE "C"] NOT NULL DEFAULT '';
+"""
+"""See ``NewRun.trace_parent``."""
+
 COMPACT_RECORDS = r"""[postgres:
 -- A step takes 41 bytes less: the widest columns come first, so that nothing is padded, and none is wider than its
 -- values. A table with rows is not rewritten, and one with granted rights would lose them: they keep their columns.

@@ -71,6 +71,7 @@ def make_run_memo(
         "session": new.session,
         "previous_run": new.previous_run,
         "version": new.version,
+        "trace_parent": new.trace_parent,
         "position": position,
         "is_awaited": is_awaited,
         "ancestor_budgets": [[owner.run_id, list(owner.limits)] for owner in ancestor_budgets],
@@ -116,6 +117,7 @@ def run_from_memo(
         previous_run=run_memo.get("previous_run", ""),
         has_budget="budget" in run_memo or "ancestor_budgets" in run_memo,
         version=run_memo.get("version", ""),
+        trace_parent=run_memo.get("trace_parent", ""),
     )
 
 

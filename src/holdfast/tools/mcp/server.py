@@ -143,7 +143,15 @@ class McpServer(Toolset):
                 ) from error
 
         definition = StepDefinition(
-            listed.name, call, True, codec_for(Any), parameters=(), namespace={}, retry=self.retry, effect=effect
+            listed.name,
+            call,
+            True,
+            codec_for(Any),
+            parameters=(),
+            namespace={},
+            retry=self.retry,
+            effect=effect,
+            is_tool=True,
         )
         requires_approval = self._approvals.get(name, self._approvals.get(None, False))
         return Tool(

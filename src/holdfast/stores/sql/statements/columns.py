@@ -8,7 +8,7 @@ RUN_COLUMNS = (
     "key, id, workflow, queue, state, epoch, owner, starter, delivery_count, max_deliveries, wake_at, waits_for, "
     "priority, deadline, inputs, digest, seed, output, error, tags, python_version, created_at, finished_at, "
     "clock_started_at, cancel_state, paused_at, rewind, parent, forked_from, rewind_points, session, previous_run, "
-    "has_budget, version, queue_key, due_state, is_delivery, suspicion"
+    "has_budget, version, queue_key, due_state, is_delivery, suspicion, trace_parent"
 )
 JOURNAL_COLUMNS = "seq, kind, position, name, ok, payload, at, started_at, attempts, worker, epoch, preview"
 RECORD_VALUES = (

@@ -24,7 +24,7 @@ NEW_RUN_VALUES = (
     "id:t workflow:t queue:t state:t epoch:i owner:i starter:i max_deliveries:i ready_state:i wake_at:f "
     "priority:i deadline:f result_claim:i python_version:t created_at:f clock_started_at:f parent:t forked_from:t "
     "rewind_points:t digest:b seed:b tags:t inputs:b session:t previous_run:t has_budget:i version:t queue_key:t "
-    "due_state:i turn:i dedup_key:t is_debounced:i is_delivery:i"
+    "due_state:i turn:i dedup_key:t is_debounced:i is_delivery:i trace_parent:t"
 )
 """The columns of ``rows.run_to_row``."""
 END_VALUES = "state:t output:b error:b finished_at:f rewind:t"

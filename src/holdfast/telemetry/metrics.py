@@ -1,0 +1,142 @@
+"""The metrics of this process.
+
+They are plain numbers, which cost a step about a microsecond. The Prometheus page (``prometheus``) and OpenTelemetry
+(``otel_metrics``) read them. Labels are names that code declares: workflows, queues, models. No metric has more than
+``MAX_SERIES`` combinations of them; the rest are counted under ``other``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+
+MAX_SERIES = 1000
+SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+
+Labels = tuple[str, ...]
+
+
+class Metric:
+    """A named number, or one for each combination of labels."""
+
+    kind = ""
+
+    def __init__(self, name: str, summary: str, labels: Labels = (), unit: str = "") -> None:
+        self.name = name
+        """As in ``holdfast.steps``."""
+        self.summary = summary
+        self.labels = labels
+        self.unit = unit
+
+
+class Counter(Metric):
+    """A sum that only rises."""
+
+    kind = "counter"
+
+    def __init__(self, name: str, summary: str, labels: Labels = (), unit: str = "") -> None:
+        super().__init__(name, summary, labels, unit)
+        self.values: dict[Labels, float] = {}
+
+    def add(self, labels: Labels = (), amount: float = 1) -> None:
+        """Add to the sum of these labels."""
+        values = self.values
+        if labels not in values and len(values) >= MAX_SERIES:
+            labels = ("other",) * len(labels)
+        values[labels] = values.get(labels, 0) + amount
+
+
+class Distribution:
+    """The observed values of one combination of labels."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self, bucket_count: int) -> None:
+        self.counts = [0] * bucket_count
+        self.total = 0.0
+
+
+class Histogram(Metric):
+    """How values are distributed."""
+
+    kind = "histogram"
+
+    def __init__(
+        self, name: str, summary: str, labels: Labels = (), unit: str = "s", bounds: Sequence[float] = SECONDS
+    ) -> None:
+        super().__init__(name, summary, labels, unit)
+        self.bounds = bounds
+        """The upper bounds of the buckets; one more is unbounded."""
+        self.values: dict[Labels, Distribution] = {}
+        self.forward: Callable[[float, Labels], None] | None = None
+        """Gets each value, too."""
+
+    def observe(self, value: float, labels: Labels = ()) -> None:
+        """Count a value."""
+        found = self.values.get(labels)
+        if found is None:
+            if len(self.values) >= MAX_SERIES:
+                labels = ("other",) * len(labels)
+            found = self.values.setdefault(labels, Distribution(len(self.bounds) + 1))
+        found.counts[bisect_left(self.bounds, value)] += 1
+        found.total += value
+        if self.forward is not None:
+            self.forward(value, labels)
+
+
+class Gauge(Metric):
+    """A number that is read when somebody asks."""
+
+    kind = "gauge"
+
+    def __init__(self, name: str, summary: str, labels: Labels = (), unit: str = "") -> None:
+        super().__init__(name, summary, labels, unit)
+        self.sources: list[Callable[[], Iterable[tuple[Labels, float]]]] = []
+        """What to ask; values with the same labels are added."""
+
+    def read(self) -> dict[Labels, float]:
+        """The values of now."""
+        values: dict[Labels, float] = {}
+        for source in list(self.sources):
+            for labels, value in source():
+                values[labels] = values.get(labels, 0) + value
+        return values
+
+
+class Metrics:
+    """All metrics of a process."""
+
+    def __init__(self) -> None:
+        workflow = ("workflow",)
+        self.runs_started = Counter("holdfast.runs.started", "Runs whose execution began here.", workflow)
+        self.runs_ended = Counter("holdfast.runs.ended", "Runs that ended here, by state.", ("workflow", "state"))
+        self.held_runs = Gauge("holdfast.runs.held", "Runs in the memory of this process.")
+        self.queue_wait = Histogram("holdfast.queue.wait", "How long runs waited for a worker.", ("queue",))
+        self.claim_duration = Histogram("holdfast.claim.duration", "How long claims of due runs took.")
+        self.takeovers = Counter("holdfast.takeovers", "Runs of dead workers that this one continued.", workflow)
+        self.replays = Counter("holdfast.replays", "Runs that came back into memory.", workflow)
+        self.replayed_records = Counter("holdfast.replayed.records", "Recorded outcomes that were replayed.", workflow)
+        self.steps = Counter("holdfast.steps", "Recorded steps, by outcome.", ("workflow", "outcome"))
+        self.step_duration = Histogram("holdfast.step.duration", "How long attempts with an outcome took.", workflow)
+        self.step_retries = Counter("holdfast.step.retries", "Attempts that are followed by another.", workflow)
+        self.commit_duration = Histogram("holdfast.commit.duration", "How long commits took.")
+        self.commit_operations = Histogram(
+            "holdfast.commit.operations", "Operations in a commit.", unit="", bounds=SIZES
+        )
+        self.missed_renewals = Counter("holdfast.lease.missed_renewals", "Renewals of the worker's lease that failed.")
+        model = ("model",)
+        self.model_calls = Counter("holdfast.model.calls", "Calls of models.", model)
+        self.model_tokens = Counter("holdfast.model.tokens", "Tokens of model calls.", ("model", "direction"))
+        self.model_cost = Counter("holdfast.model.cost", "Cost of model calls in dollars.", model, unit="usd")
+        self.deliveries = Counter("holdfast.deliveries", "Deliveries to addresses, by outcome.", ("outcome",))
+        self.webhooks = Counter("holdfast.webhooks", "Requests to webhooks, by outcome.", ("outcome",))
+        self.queue_depth = Gauge("holdfast.queue.depth", "Runs in a queue, by state.", ("queue", "state"))
+        self.open_approvals = Gauge("holdfast.approvals.open", "Approvals that wait for a person.")
+
+    def list_metrics(self) -> list[Metric]:
+        """All of them."""
+        return list(vars(self).values())
+
+
+METRICS = Metrics()

@@ -28,6 +28,8 @@ from holdfast import (
 )
 from holdfast.authoring.workflow import Workflow
 from holdfast.client.handle import Handle
+from holdfast.core.program_calls import LogicalThread
+from holdfast.engine.program_context import find_program, in_thread, name_thread
 from holdfast.integrations import (
     AnswerCodec,
     ModelAnswer,
@@ -216,6 +218,90 @@ async def test_a_changed_call_stops_the_run_and_says_what_has_changed(world: Wor
     assert isinstance(raised.value.__cause__, NonDeterminismError)
     assert "-content: Where is Oslo?" in change
     assert "+content: Where is Rome?" in change
+    assert effects.happened == []
+
+
+async def test_a_changed_first_call_of_a_named_thread_stops_the_run(world: World, effects: Effects):
+    prompt = ["Where is Oslo?"]
+
+    async def answer() -> str:
+        return effects.note("model")
+
+    async def loop() -> str:
+        name_thread("loop")
+        return await record_model_call(make_input(prompt[0]), TextCodec(), answer)
+
+    @program
+    async def flow() -> str:
+        text = await asyncio.create_task(loop())
+        effects.note("gate")
+        await effects.wait_at_gate()
+        return text
+
+    runtime, handle = await effects.start(world, flow, until="gate")
+    prompt[0] = "Where is Rome?"
+    handle = await effects.crash(world, runtime, flow, handle)
+    with pytest.raises(RunFailed) as raised:
+        await handle.result()
+    assert "+content: Where is Rome?" in str(raised.value.__cause__)
+    assert effects.happened == []
+
+
+async def test_named_threads_find_their_calls_among_others_with_the_same_content(world: World, effects: Effects):
+    names = ["one", "two", ""]
+
+    @step
+    async def fetch(text: str) -> str:
+        return effects.note(text)
+
+    async def loop(name: str) -> str:
+        if name:
+            name_thread(name)
+        return f"{await fetch('a')} {await fetch('b')} {await fetch(name)}"
+
+    @program
+    async def flow() -> list[str]:
+        found = await asyncio.gather(*map(loop, names))
+        effects.note("gate")
+        await effects.wait_at_gate()
+        return sorted(found)
+
+    runtime, handle = await effects.start(world, flow, until="gate")
+    names.reverse()
+    handle = await effects.crash(world, runtime, flow, handle)
+    assert await handle.result() == ["a b ", "a b one", "a b two"]
+    assert effects.happened == ["gate"]
+
+
+async def test_what_a_thread_starts_is_named_by_its_order(world: World, effects: Effects):
+    prompts = ["a", "b"]
+
+    async def answer() -> str:
+        return effects.note("model")
+
+    async def ask_model(prompt: str, thread: LogicalThread) -> str:
+        with in_thread(thread):
+            return await record_model_call(make_input(prompt), TextCodec(), answer)
+
+    def start_thread(prompt: str) -> LogicalThread:
+        found = find_program()
+        assert found is not None
+        calls = found.run.execution.calls
+        return calls.get_named_thread(found.thread.container, calls.make_thread_name(found.thread, prompt))
+
+    @program
+    async def flow() -> None:
+        threads = [start_thread(prompt) for prompt in prompts]
+        tasks = [asyncio.create_task(ask_model(*one)) for one in zip(prompts, threads, strict=True)]
+        await asyncio.gather(*reversed(tasks))
+        effects.note("gate")
+        await effects.wait_at_gate()
+
+    runtime, handle = await effects.start(world, flow, until="gate")
+    prompts.reverse()
+    handle = await effects.crash(world, runtime, flow, handle)
+    with pytest.raises(RunFailed, match="with other content"):
+        await handle.result()
     assert effects.happened == []
 
 

@@ -133,6 +133,15 @@ def test_a_good_adapter_for_code_that_is_not_async_passes():
     assert asyncio.run(check_adapter(plain_agent)).point_count >= 15
 
 
+def test_code_that_is_not_async_has_no_event_loop_around_it():
+    def agent(chat: ScriptedChat, tools: ScriptedTools, task: str) -> str:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()  # frameworks run a loop of their own
+        return plain_agent(chat, tools, task)
+
+    asyncio.run(check_adapter(agent))
+
+
 class Unrecorded(Agent):
     async def ask(self, messages: list[Message], chat: ScriptedChat) -> ScriptedAnswer:
         return chat.answer(list_results(messages))

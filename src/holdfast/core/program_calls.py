@@ -9,6 +9,8 @@ the recorded one by its content, and by its order within a logical thread:
 - Within a logical thread, a call is the first recorded call with the same kind, name, and content that the thread has
   not made again yet.
 - A new logical thread is matched by its first call with a recorded thread, of the same call's code if it is in one.
+- A **named** thread is matched by its name, so a change of its first call is noticed, too. The loop of a framework that
+  runs in a task of its own has one.
 
 If a thread has recorded outcomes left and makes a call that matches none of them, the program has changed, and nobody
 can tell whether they still mean what they meant: see ``find``.
@@ -20,9 +22,11 @@ of its own; a call that is lost with its process was made by a program that make
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from holdfast.core.commands import Outcome
@@ -30,6 +34,8 @@ from holdfast.core.records import Record, RecordKind
 
 MAIN_THREAD = 0
 """The number of the thread in which the program's function runs."""
+FIRST_NAMED_THREAD = 1 << 32
+"""The numbers of named threads are digests of their names, and start here."""
 
 
 class CallIdentity(NamedTuple):
@@ -96,6 +102,10 @@ class CallLog:
         self._next_thread = MAIN_THREAD + 1
         self._threads: dict[int, dict[int, list[LoggedCall]]] = {}
         """The calls of recorded threads that the program has not started again, by container and number."""
+        self._named_threads: dict[tuple[int, int], LogicalThread] = {}
+        """By container and number."""
+        self._start_counts: dict[str, Iterator[int]] = {}
+        """The numbers of the threads that a thread starts."""
         self._calls: dict[int, LoggedCall] = {}
         """By position."""
         self._intended_positions = intended_positions
@@ -110,7 +120,8 @@ class CallLog:
         call = self._calls[record.position] = LoggedCall(record.position, record.name, identity)
         call.is_intended = record.position in self._intended_positions
         self.next_position = max(self.next_position, record.position + 1)
-        self._next_thread = max(self._next_thread, identity.thread + 1)
+        if identity.thread < FIRST_NAMED_THREAD:
+            self._next_thread = max(self._next_thread, identity.thread + 1)
         if identity.thread == MAIN_THREAD:
             self.main_thread.unmatched.append(call)
             return
@@ -127,6 +138,22 @@ class CallLog:
 
     # The program
 
+    def get_named_thread(self, container: int, name: str) -> LogicalThread:
+        """The thread with this name, in the code of this call."""
+        digest = hashlib.blake2b(name.encode(), digest_size=6).digest()
+        thread = LogicalThread(container)
+        thread.number = FIRST_NAMED_THREAD + int.from_bytes(digest)
+        return self._named_threads.setdefault((container, thread.number), thread)
+
+    def make_thread_name(self, starter: LogicalThread, content: str) -> str:
+        """A name for a thread that this one starts. It counts them, so that it is the same when the program runs again.
+
+        A starter that has made no calls has no number yet, so it counts by the content of what it starts.
+        """
+        origin = content if starter.number < 0 else str(starter.number)
+        key = f"{starter.container} {origin}"
+        return f"{origin} {next(self._start_counts.setdefault(key, itertools.count()))}"
+
     def find(self, thread: LogicalThread, kind: RecordKind, name: str, digest: str) -> LoggedCall | None:
         """The recorded call that this call repeats; ``None``: it is new. The thread has then made it.
 
@@ -134,6 +161,7 @@ class CallLog:
         """
         if thread.number < 0:
             return self._bind_thread(thread, kind, name, digest)
+        self._bind_named_thread(thread)
         unmatched = thread.unmatched
         for call in unmatched:
             if _is_same(call, kind, name, digest):
@@ -147,8 +175,10 @@ class CallLog:
     def peek_position(self, thread: LogicalThread, digest: str) -> int:
         """The position that the thread's next call will have, if this is the digest of its content."""
         if thread.number < 0:
-            candidates = [calls[0] for calls in self._threads.get(thread.container, {}).values()]
+            threads = self._threads.get(thread.container, {})
+            candidates = [calls[0] for number, calls in threads.items() if number < FIRST_NAMED_THREAD]
         else:
+            self._bind_named_thread(thread)
             candidates = list(thread.unmatched)
         return next((call.position for call in candidates if call.identity.digest == digest), self.next_position)
 
@@ -167,11 +197,15 @@ class CallLog:
         """The program takes another path here: its thread may pass over the calls that it has not made again."""
         thread.unmatched = deque(call for call in thread.unmatched if not call.must_match)
 
+    def _bind_named_thread(self, thread: LogicalThread) -> None:
+        if thread.number >= FIRST_NAMED_THREAD:
+            thread.unmatched.extend(self._threads.get(thread.container, {}).pop(thread.number, ()))
+
     def _bind_thread(self, thread: LogicalThread, kind: RecordKind, name: str, digest: str) -> LoggedCall | None:
         """The first call of a thread decides which recorded thread it is."""
         threads = self._threads.get(thread.container, {})
         for number, calls in threads.items():
-            if _is_same(calls[0], kind, name, digest):
+            if number < FIRST_NAMED_THREAD and _is_same(calls[0], kind, name, digest):
                 del threads[number]
                 thread.number = number
                 thread.unmatched.extend(calls[1:])

@@ -15,8 +15,9 @@ import asyncio
 import contextvars
 import threading
 from asyncio import events
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,6 +73,26 @@ def get_owner() -> object:
     loop = events._get_running_loop()
     task = None if loop is None else asyncio.current_task(loop)
     return threading.get_ident() if task is None else task
+
+
+def name_thread(name: str) -> None:
+    """Name the logical thread of the calling task or thread, if it has made no calls (see ``core.program_calls``)."""
+    program = find_program()
+    if program is not None and program.thread.number < 0:
+        thread = program.run.execution.calls.get_named_thread(program.thread.container, name)
+        current_program.set(program._replace(thread=thread))
+
+
+@contextmanager
+def in_thread(thread: LogicalThread) -> Generator[None]:
+    """The block makes its calls in this logical thread of the calling program."""
+    program = find_program()
+    assert program is not None
+    token = current_program.set(ProgramContext(program.run, thread, get_owner()))
+    try:
+        yield
+    finally:
+        current_program.reset(token)
 
 
 def copy_context_without_program() -> contextvars.Context:

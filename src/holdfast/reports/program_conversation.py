@@ -82,4 +82,15 @@ def _get_text(message: Mapping[str, Any]) -> str:
     content: Any = message.get("content")
     if content is None:
         content = {name: value for name, value in message.items() if name != "role"}
+    if isinstance(content, list):
+        return "\n".join(map(_format_part, cast("list[Any]", content))) or format_value(content)
     return content if isinstance(content, str) else format_prompt(content) or format_value(content)
+
+
+def _format_part(part: Any) -> str:
+    """A part of a message. Those of providers have a ``type``; others have the form of ``agents.models.messages``."""
+    if not (isinstance(part, Mapping) and "type" in part):
+        return format_prompt([part])
+    fields = cast("Mapping[str, Any]", part)
+    text = fields.get("text")
+    return text if isinstance(text, str) else f"<{str(fields['type']).replace('_', ' ')}>"

@@ -16,11 +16,13 @@ when a promise is broken:
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast.authoring.program import program
@@ -168,7 +170,9 @@ class _AdapterCheck:
         return defined
 
     async def _run_outside(self) -> str:
-        output = self._agent(self._chat, self._tools, self._task)
+        run = partial(self._agent, self._chat, self._tools, self._task)
+        # As in a program: code that is not async may run an event loop of its own.
+        output = run() if inspect.iscoroutinefunction(self._agent) else await asyncio.to_thread(run)
         return await output if inspect.isawaitable(output) else output
 
     async def check_outside(self) -> str:

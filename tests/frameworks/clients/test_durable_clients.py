@@ -166,7 +166,7 @@ async def test_conversations_of_anthropic_show_tool_results(tmp_path: Path, stor
         @program
         def flow() -> str:
             client = durable_anthropic(anthropic.Anthropic(base_url=provider.address.url, api_key=KEY))
-            messages: Any = [{"role": "user", "content": "script:trip How is Oslo?"}]
+            messages: Any = [{"role": "user", "content": [{"type": "text", "text": "script:trip How is Oslo?"}]}]
             while True:
                 with client.messages.stream(
                     model="claude-sonnet-4-5", max_tokens=100, system="Be brief.", messages=messages, tools=tools
@@ -183,6 +183,7 @@ async def test_conversations_of_anthropic_show_tool_results(tmp_path: Path, stor
         assert await handle.result() == "Rain, so it rains."
     shown = [(message.role, message.text) for message in await handle.conversation()]
     assert [role for role, _ in shown] == ["system", "user", "model", "tool", "model"]
+    assert shown[1][1] == "script:trip How is Oslo?"
     assert shown[3][1] == "it rains"
     assert KEY.encode() not in store.read_files()
 

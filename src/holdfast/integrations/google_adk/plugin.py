@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.readonly_context import ReadonlyContext
@@ -16,6 +17,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
+from holdfast.engine.program_context import name_thread
 from holdfast.integrations.google_adk.recorded_model import make_model_durable
 from holdfast.integrations.google_adk.recorded_tool import (
     Effects,
@@ -32,18 +34,25 @@ class HoldfastPlugin(BasePlugin):
     """Makes models, tools, and code executors durable before they are called. It changes nothing else.
 
     Args:
+        root: the name of the runner's agent.
         effects: what tools do to the world, by their names.
         asks: whether a tool that requires a confirmation waits for an approval.
     """
 
-    def __init__(self, effects: Effects, *, asks: bool) -> None:
+    def __init__(self, root: str, effects: Effects, *, asks: bool) -> None:
         super().__init__(name=NAME)
+        self._root = root
         self._effects = effects
         self._asks = asks
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
         """The model of the root agent may be used before the agent calls it: to summarize the session."""
         await _make_agent_durable(invocation_context)
+
+    async def before_agent_callback(self, *, agent: BaseAgent, callback_context: CallbackContext) -> None:
+        """The root agent may run in a task of its own, which makes one model call after the other."""
+        if agent.name == self._root:  # it is a copy of the runner's agent
+            name_thread(callback_context.invocation_id)
 
     async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
         """An agent is about to call its model."""

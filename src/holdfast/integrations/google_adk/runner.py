@@ -62,7 +62,7 @@ def durable(
     durable_runner = cast(DurableRunner, made)
     durable_runner.base = type(runner)
     manager = runner.plugin_manager
-    plugin = HoldfastPlugin(_parse_effects(runner, effects or {}), asks=approvals)
+    plugin = HoldfastPlugin(runner.agent.name, _parse_effects(runner, effects or {}), asks=approvals)
     durable_runner.plugin_manager = PluginManager(
         [plugin, *manager.plugins],
         close_timeout=manager._close_timeout,  # pyright: ignore[reportPrivateUsage]

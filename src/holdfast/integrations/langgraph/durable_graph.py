@@ -201,11 +201,13 @@ class DurableGraph(Runnable[Any, Any]):
         digest = compute_content_digest(self.program_name, to_json_data(input))
         outer = current_graph.get()
         if outer is not None:
-            return GraphContext({**outer.effects, **self.effects}, MessageIds(outer.enter("graph", digest).seed))
+            inner = outer.enter("graph", digest)
+            return GraphContext({**outer.effects, **self.effects}, MessageIds(inner.seed), path=inner.path)
         calls = cast("Counter[str]", program.run.extras.setdefault("langgraph", Counter()))
         calls[digest] += 1
         seed = compute_content_digest(program.run.execution.run_id, digest, calls[digest])
-        return GraphContext(self.effects, MessageIds(seed))
+        path = program.run.execution.calls.make_thread_name(program.thread, digest)
+        return GraphContext(self.effects, MessageIds(seed), path=path)
 
 
 def _parse_effect(name: str, effect: Effect | str) -> Effect:

@@ -12,12 +12,13 @@ ids come from a generator with a seed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
@@ -27,6 +28,7 @@ from langgraph.types import Command
 
 from holdfast.codec import compute_content_digest
 from holdfast.core.states import Effect
+from holdfast.engine.program_context import find_program, in_thread
 
 T = TypeVar("T")
 
@@ -93,6 +95,11 @@ class GraphContext:
     attempt: Attempt = field(default_factory=Attempt)
     is_inner: bool = False
     """Whether this is a node, task, or tool of the graph."""
+    path: str = ""
+    """Where in the program this is, whatever the input."""
+    is_of_library: bool = False
+    """Whether this is a node of a library, such as the one of ``create_agent`` that calls the model."""
+    _model_call_numbers: Iterator[int] = field(default_factory=itertools.count)
     _entered: Counter[str] = field(default_factory=Counter[str])
 
     def get_effect(self, name: str) -> Effect:
@@ -104,14 +111,27 @@ class GraphContext:
         """Identifies the durable call, or the node or tool in it."""
         return self.message_ids.seed
 
-    def enter(self, *identity: object) -> GraphContext:
+    def enter(self, *identity: object, is_of_library: bool = False) -> GraphContext:
         """The context of a node, task, or tool in it. The same one may be called several times."""
         described = repr(identity)
         self._entered[described] += 1
-        seed = f"{self.seed} {described} {self._entered[described]}"
-        if len(seed) > _MAX_SEED_LENGTH:
-            seed = compute_content_digest(seed)
-        return GraphContext(self.effects, MessageIds(seed), is_inner=True)
+        inner = f"{described} {self._entered[described]}"
+        seed, path = _shorten(f"{self.seed} {inner}"), _shorten(f"{self.path} {inner}")
+        return GraphContext(self.effects, MessageIds(seed), is_inner=True, path=path, is_of_library=is_of_library)
+
+    @contextlib.contextmanager
+    def in_model_thread(self) -> Generator[None]:
+        """The block makes a model call. The first one of a library's node has a named thread (``core.program_calls``).
+
+        The libraries make each model call in a task of its own, whose first call it is. So a change of the request
+        would go unnoticed.
+        """
+        program = find_program()
+        if program is None or not self.is_of_library or next(self._model_call_numbers) > 0:
+            yield
+            return
+        with in_thread(program.run.execution.calls.get_named_thread(program.thread.container, self.path)):
+            yield
 
     @contextlib.contextmanager
     def active(self) -> Generator[None]:
@@ -138,6 +158,10 @@ class GraphContext:
 
 
 current_graph: ContextVar[GraphContext | None] = ContextVar("holdfast_langgraph", default=None)
+
+
+def _shorten(seed: str) -> str:
+    return seed if len(seed) <= _MAX_SEED_LENGTH else compute_content_digest(seed)
 
 
 def add_message_ids(graph: GraphContext, value: Any) -> None:

@@ -8,6 +8,7 @@ and the stream mode ``messages`` are above it, so they see a recorded answer as 
 from __future__ import annotations
 
 import functools
+import itertools
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -200,9 +201,11 @@ def _wrap_generate(original: Callable[..., ChatResult]) -> Callable[..., ChatRes
         def execute() -> ChatResult:
             return call.add_ids(original(self, *args, **options))
 
-        return graph.once_per_attempts_sync(
-            call.kind, call.input, lambda: record_model_call_sync(call.input, RESULT_CODEC, execute)
-        )
+        def record() -> ChatResult:
+            with graph.in_model_thread():
+                return record_model_call_sync(call.input, RESULT_CODEC, execute)
+
+        return graph.once_per_attempts_sync(call.kind, call.input, record)
 
     return generate
 
@@ -217,9 +220,11 @@ def _wrap_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
         async def execute() -> ChatResult:
             return call.add_ids(await original(self, *args, **options))
 
-        return await graph.once_per_attempts(
-            call.kind, call.input, lambda: record_model_call(call.input, RESULT_CODEC, execute)
-        )
+        async def record() -> ChatResult:
+            with graph.in_model_thread():
+                return await record_model_call(call.input, RESULT_CODEC, execute)
+
+        return await graph.once_per_attempts(call.kind, call.input, record)
 
     return agenerate
 
@@ -238,12 +243,17 @@ def _wrap_stream(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterat
                 yield chunk
 
         outcome = graph.attempt.find(call.kind, call.input)
-        chunks: list[ChatGenerationChunk] = []
-        for chunk in outcome[0] if outcome else record_model_stream_sync(call.input, CHUNKS_CODEC, execute):
+        if outcome:
+            yield from map(_copy, outcome[0])
+            return
+        recorded = record_model_stream_sync(call.input, CHUNKS_CODEC, execute)
+        with graph.in_model_thread():
+            chunks = list(itertools.islice(recorded, 1))  # the first one opens the call
+        yield from map(_copy, chunks)
+        for chunk in recorded:
             chunks.append(chunk)
             yield _copy(chunk)
-        if not outcome:
-            outcome.append(chunks)
+        outcome.append(chunks)
 
     return stream
 
@@ -267,8 +277,14 @@ def _wrap_astream(original: Callable[..., AsyncIterator[Any]]) -> Callable[..., 
             for chunk in outcome[0]:
                 yield _copy(chunk)
             return
+        recorded = record_model_stream(call.input, CHUNKS_CODEC, execute)
         chunks: list[ChatGenerationChunk] = []
-        async for chunk in record_model_stream(call.input, CHUNKS_CODEC, execute):
+        with graph.in_model_thread():
+            first = await anext(recorded, None)  # it opens the call
+        if first is not None:
+            chunks.append(first)
+            yield _copy(first)
+        async for chunk in recorded:
             chunks.append(chunk)
             yield _copy(chunk)
         outcome.append(chunks)

@@ -80,7 +80,7 @@ class _TaskCall:
         self.graph = graph
         self.arguments, is_call = _describe_task(task)
         self.is_step = is_call or _is_step(task)
-        self.inner = graph.enter(task.name, self.arguments)
+        self.inner = graph.enter(task.name, self.arguments, is_of_library=not self.is_step)
         self._configurable = configurable or {}
         self.scope = InterruptScope(task.config, self.inner.attempt)
         if not self.is_step:

@@ -76,7 +76,7 @@ class AgentRun:
 
     @classmethod
     def start(
-        cls, settings: AgentSettings, agent: Agent[Any], arguments: Mapping[str, Any], *, is_awaited: bool
+        cls, settings: AgentSettings, agent: Agent[Any], input: Any, arguments: Mapping[str, Any], *, is_awaited: bool
     ) -> AgentRun:
         """A new run of the SDK's loop in the calling program.
 
@@ -87,7 +87,11 @@ class AgentRun:
         program = find_program()
         assert program is not None
         is_in_order = is_awaited and not (agent.input_guardrails or _get_option(arguments, "input_guardrails"))
-        thread = program.thread if is_in_order else LogicalThread(program.thread.container)
+        thread = program.thread
+        if not is_in_order:
+            content = "" if isinstance(input, RunState) else compute_content_digest(input)
+            calls = program.run.execution.calls
+            thread = calls.get_named_thread(thread.container, calls.make_thread_name(thread, f"{agent.name} {content}"))
         return cls(settings, program.run, thread)
 
     def record_model(self, model: Model) -> Model:
@@ -178,7 +182,7 @@ def _get_option(arguments: Mapping[str, Any], name: str) -> Any:
 
 async def run_agent(settings: AgentSettings, agent: Agent[Any], input: Any, arguments: Mapping[str, Any]) -> RunResult:
     """``Runner.run`` in a program."""
-    agent_run = AgentRun.start(settings, agent, arguments, is_awaited=True)
+    agent_run = AgentRun.start(settings, agent, input, arguments, is_awaited=True)
     arguments = record_session(arguments, agent.name)
     token = current_agent_run.set(agent_run)
     try:

@@ -39,7 +39,7 @@ class ProgramStream(RunResultStreaming):
         is_awaited: bool = False,
     ) -> None:
         self._agent = agent
-        self._agent_run = AgentRun.start(settings, agent, arguments, is_awaited=is_awaited)
+        self._agent_run = AgentRun.start(settings, agent, input, arguments, is_awaited=is_awaited)
         arguments = record_session(arguments, agent.name)
         self._arguments = get_resume_arguments(arguments)
         self._start(input, arguments)

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from holdfast.authoring.runtime import Runtime
 from holdfast.core.execution import get_current_execution
-from holdfast.engine.program_context import find_program
+from holdfast.engine.program_context import find_program, in_thread
 from holdfast.errors import UsageError
 from holdfast.integrations.openai_agents.agent_program import AgentCall, AgentProgram, clean_arguments
 from holdfast.integrations.openai_agents.agent_run import AgentSettings, run_agent
@@ -48,9 +48,9 @@ class DurableRunner(AgentRunner):
     ) -> RunResult:
         """``Runner.run_sync``."""
         program = _get_program(starting_agent)
-        if _find_settings(program) is not None:
+        if (settings := _find_settings(program)) is not None:
             _refuse_run_id(starting_agent, run_id)
-            return super().run_sync(starting_agent, input, **kwargs)
+            return _ProgramSyncRunner(settings).run_sync(starting_agent, input, **kwargs)
         if program is None:
             _refuse_not_durable(starting_agent, run_id)
             return self._other.run_sync(starting_agent, input, **kwargs)
@@ -74,6 +74,21 @@ class DurableRunner(AgentRunner):
             )
         call = AgentCall(_check_input(starting_agent, input), clean_arguments(kwargs), is_streamed=True)
         return FollowedStream(program, call, run_id)
+
+
+class _ProgramSyncRunner(AgentRunner):
+    """Runs in a program, in the logical thread of the caller, which waits: the SDK makes a task for each of them."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        program = find_program()
+        assert program is not None
+        self._thread = program.thread
+
+    async def run(self, starting_agent: Agent[Any], input: Any, **kwargs: Any) -> RunResult:
+        """``Runner.run``."""
+        with in_thread(self._thread):
+            return await run_agent(self._settings, starting_agent, input, kwargs)
 
 
 class _SyncRunner(AgentRunner):

@@ -19,7 +19,7 @@ from holdfast.stores.temporal.run_events import EndResult, EndStatus, StepEnded,
 
 if TYPE_CHECKING:
     from holdfast.telemetry.telemetry import StepTelemetry
-from holdfast.temporal.temporal_run import TemporalRun
+    from holdfast.temporal.temporal_run import TemporalRun
 
 
 class TemporalStep:

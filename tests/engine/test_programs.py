@@ -635,3 +635,190 @@ async def test_once_in_a_workflow_and_outside_of_runs(world: World, effects: Eff
     await world.clock.sleep(3600)
     assert await handle.result() == 5
     assert "pay" not in effects.happened
+
+
+async def test_branches_that_begin_alike_find_their_calls_again_in_any_order(world: World, effects: Effects):
+    order = ["a", "b", "c"]
+
+    @step
+    async def load_settings() -> str:
+        effects.note("settings")
+        return "settings"
+
+    @step
+    async def work(name: str, part: int) -> str:
+        return effects.note(f"{name}{part}")
+
+    async def branch(name: str) -> list[str]:
+        return [await load_settings(), await work(name, 1), await work(name, 2)]
+
+    @program
+    async def flow() -> list[list[str]]:
+        found = await asyncio.gather(*map(branch, order))
+        effects.note("gate")
+        await effects.wait_at_gate()
+        return sorted(found)
+
+    runtime, handle = await effects.start(world, flow, until="gate")
+    order.reverse()
+    handle = await effects.crash(world, runtime, flow, handle)
+    assert await handle.result() == [["settings", f"{name}1", f"{name}2"] for name in "abc"]
+    assert effects.happened == ["gate"]
+
+
+async def test_a_branch_that_begins_alike_takes_the_place_of_one_that_was_never_started_again(
+    world: World, effects: Effects
+):
+    names = ["a", "b"]
+
+    @step
+    async def load_settings() -> str:
+        return effects.note("settings")
+
+    @step
+    async def work(name: str) -> str:
+        return effects.note(name)
+
+    async def branch(name: str) -> str:
+        return await load_settings() + await work(name)
+
+    @program
+    async def flow() -> list[str]:
+        found = await asyncio.gather(*map(branch, names))
+        effects.note("gate")
+        await effects.wait_at_gate()
+        return sorted(found)
+
+    runtime, handle = await effects.start(world, flow, until="gate")
+    names.remove("a")
+    handle = await effects.crash(world, runtime, flow, handle)
+    assert await handle.result() == ["settingsb"]
+    assert effects.happened == ["gate"]
+
+
+async def test_a_key_of_once_means_the_same_call_in_the_whole_run(world: World, effects: Effects):
+    prompt = ["Where is Oslo?"]
+
+    async def answer() -> str:
+        return effects.note("model")
+
+    async def charge() -> int:
+        effects.note("charge")
+        return 500
+
+    async def pay() -> int:
+        await record_model_call(make_input(prompt[0]), TextCodec(), answer)
+        return await once("charge-42", charge)
+
+    @program
+    async def flow() -> list[int]:
+        paid = await asyncio.create_task(pay())
+        effects.note("gate")
+        await effects.wait_at_gate()
+        return [paid, await once("charge-42", charge)]
+
+    runtime, handle = await effects.start(world, flow, until="gate")
+    prompt[0] = "Where is Rome?"
+    handle = await effects.crash(world, runtime, flow, handle)
+    assert await handle.result() == [500, 500]
+    assert effects.happened == ["model", "gate"]
+
+
+async def test_calls_with_a_key_of_once_that_are_made_at_the_same_time_are_one(world: World, effects: Effects):
+    async def charge() -> int:
+        effects.note("charge")
+        await asyncio.sleep(0)
+        return 500
+
+    def print_receipt() -> str:
+        return effects.note("receipt")
+
+    @program
+    async def flow() -> list[Any]:
+        paid = await asyncio.gather(*(once("charge-42", charge) for _ in range(3)))
+        return [*paid, *await asyncio.gather(*(asyncio.to_thread(once, "receipt", print_receipt) for _ in range(3)))]
+
+    runtime = await world.open()
+    assert await (await runtime.start(flow)).result() == [500, 500, 500, "receipt", "receipt", "receipt"]
+    assert sorted(effects.happened) == ["charge", "receipt"]
+
+
+async def test_a_thread_with_a_changed_first_call_does_not_repeat_a_once_step(world: World, effects: Effects):
+    prompt = ["Where is Oslo?"]
+
+    async def answer() -> str:
+        return effects.note("model")
+
+    @step(effect="once")
+    async def charge(amount: int) -> int:
+        effects.note("charge")
+        return amount
+
+    async def pay() -> int:
+        await record_model_call(make_input(prompt[0]), TextCodec(), answer)
+        return await charge(5)
+
+    @program
+    async def flow() -> int:
+        paid = await asyncio.create_task(pay())
+        effects.note("gate")
+        await effects.wait_at_gate()
+        return paid
+
+    runtime, handle = await effects.start(world, flow, until="gate")
+    prompt[0] = "Where is Rome?"
+    handle = await effects.crash(world, runtime, flow, handle)
+    with pytest.raises(RunFailed) as raised:
+        await handle.result()
+    assert isinstance(raised.value.__cause__, NonDeterminismError)
+    assert effects.happened == ["model"]
+
+
+async def test_a_changed_first_call_of_an_event_loop_in_a_plain_program_stops_the_run(world: World, effects: Effects):
+    prompt, is_open = ["Where is Oslo?"], threading.Event()
+
+    async def answer() -> str:
+        return effects.note("model")
+
+    async def think() -> str:
+        return await record_model_call(make_input(prompt[0]), TextCodec(), answer)
+
+    @program
+    def flow() -> str:
+        text = asyncio.run(think())
+        effects.note("gate")
+        is_open.wait(10)
+        return text
+
+    runtime, handle = await effects.start(world, flow, until="gate")
+    prompt[0] = "Where is Rome?"
+    handle = await effects.crash(world, runtime, flow, handle)
+    is_open.set()
+    with pytest.raises(RunFailed) as raised:
+        await handle.result()
+    assert isinstance(raised.value.__cause__, NonDeterminismError)
+    assert "model" not in effects.happened
+
+
+async def test_a_program_that_ends_on_another_path_says_so(
+    world: World, effects: Effects, caplog: pytest.LogCaptureFixture
+):
+    names = ["a"]
+
+    @step
+    async def work(name: str) -> str:
+        return effects.note(name)
+
+    @program
+    async def flow() -> str:
+        found = await asyncio.create_task(work(names[0]))
+        effects.note("gate")
+        await effects.wait_at_gate()
+        return found
+
+    runtime, handle = await effects.start(world, flow, until="gate")
+    names[0] = "b"
+    handle = await effects.crash(world, runtime, flow, handle)
+    assert await handle.result() == "b"
+    [warning] = [one.getMessage() for one in caplog.records if "another path" in one.getMessage()]
+    assert "without repeating 1 recorded call: work (#1)" in warning

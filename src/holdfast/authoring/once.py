@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
 from holdfast.authoring import program_calls
 from holdfast.authoring.step import define_step, invoke
 from holdfast.core.execution import get_current_execution
+from holdfast.core.program_calls import LogicalThread
 from holdfast.core.states import Effect
-from holdfast.engine.program_context import find_program
+from holdfast.engine.definitions import StepDefinition
+from holdfast.engine.program_context import ProgramContext, find_program, in_thread
 from holdfast.errors import UsageError
 
 P = ParamSpec("P")
@@ -26,9 +31,11 @@ def once(key: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwarg
 def once(key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a function at most once in a run: when the run's code runs again, the call returns the recorded result.
 
-    It is for scripts (``holdfast run``), programs, and workflows. Anywhere else, the function is just called. If the
-    process dies during the call, its outcome is unknown: the call then raises ``StepOutcomeUnknown``,
-    and continues after ``holdfast settle``.
+    It is for scripts (``holdfast run``), programs, and workflows. Anywhere else, the function is just called. In a
+    script or program, a second call with the same key returns the result of the first one, wherever it is made.
+
+    If the process dies during the call, its outcome is unknown: the call then raises ``StepOutcomeUnknown``, and
+    continues after ``holdfast settle``.
 
     Args:
         key: the name of the step in the run, such as ``"charge-42"``.
@@ -51,6 +58,54 @@ def once(key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -
         return invoke(execution, definition, args, kwargs)
     assert program is not None
     if definition.is_async:
-        return program_calls.call_step(program, definition, args, kwargs)
-    call = program_calls.open_in_place_call(definition, args, kwargs, is_opaque=True)
-    return call.call_sync(partial(function, *args, **kwargs))
+        return _call_async(program, definition, args, kwargs)
+    return _call(program, definition, args, kwargs)
+
+
+async def _call_async(
+    program: ProgramContext, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    made, is_first = _find_made(program, step.name)
+    if not is_first:
+        return await asyncio.wrap_future(made)
+    with _noting_outcome(program, step.name, made), in_thread(_get_thread(program, step.name)):
+        value = await program_calls.call_step(program, step, args, kwargs)
+        made.set_result(value)
+        return value
+
+
+def _call(program: ProgramContext, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    made, is_first = _find_made(program, step.name)
+    if not is_first:
+        return made.result()
+    with _noting_outcome(program, step.name, made), in_thread(_get_thread(program, step.name)):
+        call = program_calls.open_in_place_call(step, args, kwargs, is_opaque=True)
+        value = call.call_sync(partial(step.function, *args, **kwargs))
+        made.set_result(value)
+        return value
+
+
+def _find_made(program: ProgramContext, key: str) -> tuple[Future[Any], bool]:
+    """The call with this key, and whether it is about to be made for the first time in this process."""
+    mine: Future[Any] = Future()
+    made = program.run.once_calls.setdefault(key, mine)
+    return made, made is mine
+
+
+def _get_thread(program: ProgramContext, key: str) -> LogicalThread:
+    """A key means the same call in the whole run, wherever it is made."""
+    return program.run.execution.calls.get_named_thread(-1, f"once {key}")
+
+
+@contextmanager
+def _noting_outcome(program: ProgramContext, key: str, made: Future[Any]) -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        made.set_exception(error)
+        made.exception()
+        raise
+    except BaseException:  # it has no outcome, and may be called again
+        program.run.once_calls.pop(key, None)
+        made.cancel()
+        raise

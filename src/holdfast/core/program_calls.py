@@ -10,10 +10,15 @@ the recorded one by its content, and by its order within a logical thread:
   not made again yet.
 - A new logical thread is matched by its first call with a recorded thread, of the same call's code if it is in one.
 - A **named** thread is matched by its name, so a change of its first call is noticed, too. The loop of a framework that
-  runs in a task of its own has one.
+  runs in a task of its own has one, and so has each call of ``once`` with a key.
+
+Threads may begin alike and differ later, such as two branches that first read the same settings. Which is which shows
+in the first call that differs: if another recorded thread continues with it, and the calls so far had the same
+outcomes, the two change places.
 
 If a thread has recorded outcomes left and makes a call that matches none of them, the program has changed, and nobody
-can tell whether they still mean what they meant: see ``find``.
+can tell whether they still mean what they meant: see ``find``. A changed *first* call of a thread without a name looks
+like a new thread. But a new thread makes no ``once`` call that is recorded in a thread that has not started again.
 
 The journal has a ``CALL`` record for each call, with what identifies it (``CallIdentity``). The call's position says
 which record is its outcome. The record is written together with the first outcome that follows, so it costs no commit
@@ -66,13 +71,16 @@ class CallIdentity(NamedTuple):
 class LoggedCall:
     """A call of a program, recorded or new."""
 
-    __slots__ = ("identity", "is_intended", "name", "outcome", "position")
+    __slots__ = ("identity", "is_intended", "name", "outcome", "position", "record")
 
     def __init__(self, position: int, name: str, identity: CallIdentity) -> None:
         self.position = position
         self.name = name
         self.identity = identity
         self.outcome: Outcome | None = None
+        """The recorded outcome, until the program has got it."""
+        self.record: Record | None = None
+        """The record of the outcome, if it was there before the program ran."""
         self.is_intended = False
         """Whether an earlier process was about to execute this ``once`` step, and may have."""
 
@@ -80,6 +88,11 @@ class LoggedCall:
     def must_match(self) -> bool:
         """Whether the program may not pass over it: it has an outcome, or may have had an effect."""
         return self.outcome is not None or self.is_intended
+
+    @property
+    def is_unrepeated(self) -> bool:
+        """Whether an earlier process made it, and has recorded its outcome, and the program has not made it again."""
+        return self.record is not None and self.outcome is not None
 
 
 class LogicalThread:
@@ -91,6 +104,10 @@ class LogicalThread:
         """-1 until its first call."""
         self.unmatched: deque[LoggedCall] = deque()
         """Recorded calls that it has not made again, in order."""
+        self.repeated: list[LoggedCall] | None = None
+        """Those that it has made again, as long as another thread may be meant; ``None``: it is this one."""
+        self.is_new = False
+        """It was no recorded thread when it made its first call."""
 
 
 class CallLog:
@@ -102,6 +119,8 @@ class CallLog:
         self._next_thread = MAIN_THREAD + 1
         self._threads: dict[int, dict[int, list[LoggedCall]]] = {}
         """The calls of recorded threads that the program has not started again, by container and number."""
+        self._similar_threads: dict[int, list[LogicalThread]] = {}
+        """By container, threads that began as another recorded thread does."""
         self._named_threads: dict[tuple[int, int], LogicalThread] = {}
         """By container and number."""
         self._start_counts: dict[str, Iterator[int]] = {}
@@ -154,22 +173,31 @@ class CallLog:
         key = f"{starter.container} {origin}"
         return f"{origin} {next(self._start_counts.setdefault(key, itertools.count()))}"
 
-    def find(self, thread: LogicalThread, kind: RecordKind, name: str, digest: str) -> LoggedCall | None:
+    def find(
+        self, thread: LogicalThread, kind: RecordKind, name: str, digest: str, *, is_once: bool = False
+    ) -> LoggedCall | None:
         """The recorded call that this call repeats; ``None``: it is new. The thread has then made it.
 
-        A new call is refused with ``ProgramChanged`` if its thread has recorded calls left that must match.
+        A new call is refused with ``ProgramChanged`` if its thread has recorded calls left that must match, and a
+        ``once`` call also if a thread that has not started again has it.
         """
         if thread.number < 0:
-            return self._bind_thread(thread, kind, name, digest)
-        self._bind_named_thread(thread)
-        unmatched = thread.unmatched
-        for call in unmatched:
-            if _is_same(call, kind, name, digest):
-                unmatched.remove(call)
-                return call
-        for call in unmatched:
+            found = self._bind_thread(thread, kind, name, digest)
+        else:
+            self._bind_named_thread(thread)
+            found = _take(thread, kind, name, digest)
+            if found is None and thread.repeated and self._change_places(thread, kind, name, digest):
+                found = _take(thread, kind, name, digest)
+        if found is not None:
+            return found
+        for call in thread.unmatched:
             if call.must_match:
                 raise ProgramChanged(call)
+        if is_once and thread.is_new:
+            for calls in self._threads.get(thread.container, {}).values():
+                for call in calls:
+                    if call.must_match and _is_same(call, kind, name, digest):
+                        raise ProgramChanged(call)
         return None
 
     def peek_position(self, thread: LogicalThread, digest: str) -> int:
@@ -204,15 +232,43 @@ class CallLog:
     def _bind_thread(self, thread: LogicalThread, kind: RecordKind, name: str, digest: str) -> LoggedCall | None:
         """The first call of a thread decides which recorded thread it is."""
         threads = self._threads.get(thread.container, {})
+        similar = [
+            number
+            for number, calls in threads.items()
+            if number < FIRST_NAMED_THREAD and _is_same(calls[0], kind, name, digest)
+        ]
+        if not similar:
+            thread.number, thread.is_new = self._next_thread, True
+            self._next_thread += 1
+            return None
+        first, *rest = threads.pop(similar[0])
+        thread.number = similar[0]
+        thread.unmatched.extend(rest)
+        known = self._similar_threads.setdefault(thread.container, [])
+        if len(similar) > 1 or any(other.repeated and _is_alike(other.repeated[0], first) for other in known):
+            thread.repeated = [first]
+            known.append(thread)
+        return first
+
+    def _change_places(self, thread: LogicalThread, kind: RecordKind, name: str, digest: str) -> bool:
+        """Let the thread be another one that began like it and continues with this call, if there is one."""
+        begun = thread.repeated or []
+        threads = self._threads.get(thread.container, {})
         for number, calls in threads.items():
-            if number < FIRST_NAMED_THREAD and _is_same(calls[0], kind, name, digest):
+            is_alike = len(calls) > len(begun) and all(map(_is_alike, begun, calls))
+            if is_alike and any(_is_same(call, kind, name, digest) for call in calls[len(begun) :]):
                 del threads[number]
-                thread.number = number
-                thread.unmatched.extend(calls[1:])
-                return calls[0]
-        thread.number = self._next_thread
-        self._next_thread += 1
-        return None
+                threads[thread.number] = [*calls[: len(begun)], *thread.unmatched]
+                thread.number, thread.unmatched = number, deque(calls[len(begun) :])
+                return True
+        for other in self._similar_threads.get(thread.container, ()):
+            repeated = other.repeated or []
+            is_alike = len(repeated) == len(begun) and all(map(_is_alike, begun, repeated))
+            if other is not thread and is_alike and any(_is_same(call, kind, name, digest) for call in other.unmatched):
+                thread.number, other.number = other.number, thread.number
+                thread.unmatched, other.unmatched = other.unmatched, thread.unmatched
+                return True
+        return False
 
 
 class ProgramChanged(Exception):
@@ -222,6 +278,27 @@ class ProgramChanged(Exception):
         super().__init__(recorded.name)
         self.recorded = recorded
         """The first of these."""
+
+
+def _take(thread: LogicalThread, kind: RecordKind, name: str, digest: str) -> LoggedCall | None:
+    """The first recorded call that the thread has not made again and that is the same."""
+    for call in thread.unmatched:
+        if _is_same(call, kind, name, digest):
+            thread.unmatched.remove(call)
+            if thread.repeated is not None:
+                thread.repeated.append(call)
+            return call
+    return None
+
+
+def _is_alike(call: LoggedCall, other: LoggedCall) -> bool:
+    """Whether two calls are the same, and had the same outcome."""
+    return (
+        _is_same(call, other.identity.kind, other.name, other.identity.digest)
+        and call.record is not None
+        and other.record is not None
+        and (call.record.ok, call.record.payload) == (other.record.ok, other.record.payload)
+    )
 
 
 def _is_same(call: LoggedCall, kind: RecordKind, name: str, digest: str) -> bool:

@@ -121,7 +121,7 @@ class ProgramExecution(Execution):
         if loop.is_closing:
             return loop.refuse_command()
         site = current_call_site.get(self._compensation_site)
-        logged = self._find_logged(site, kind, name)
+        logged = self._find_logged(site, kind, name, is_once=getattr(call, "is_once", False))
         position = self.calls.next_position if logged is None else logged.position
         details = "" if site.describe is None else site.describe(position)
         if logged is None:
@@ -143,10 +143,10 @@ class ProgramExecution(Execution):
         self._new_commands.append(command)
         return command
 
-    def _find_logged(self, site: CallSite, kind: RecordKind, name: str) -> LoggedCall | None:
+    def _find_logged(self, site: CallSite, kind: RecordKind, name: str, *, is_once: bool) -> LoggedCall | None:
         """The recorded call that this call repeats; ``None``: it is new."""
         try:
-            return self.calls.find(site.thread, kind, name, site.digest)
+            return self.calls.find(site.thread, kind, name, site.digest, is_once=is_once)
         except ProgramChanged as changed:
             recorded = changed.recorded
         patch = f"another path at call #{recorded.position + 1}"
@@ -198,6 +198,8 @@ class ProgramExecution(Execution):
         outcome = make_outcome((record, value, NOTHING_ISSUED_LATER, NOTHING_ISSUED_LATER))
         if command is None:
             logged.outcome = outcome
+            if self.loop.is_replaying:
+                logged.record = record
             if position in self._holes:
                 self._note_late_outcome(record)
             return

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from asyncio import events
+from asyncio import base_events, events
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -56,16 +56,29 @@ def find_program() -> ProgramContext | None:
         find = process_program.find_process_program
         if find is None or current_context.get(None) is not None:
             return None  # what happens in a step of another run is a part of that step
-        found = ProgramContext(find(), LogicalThread(), get_owner())
+        owner, run = get_owner(), find()
+        is_main = threading.current_thread() is threading.main_thread() and _is_thread_or_root_task(owner)
+        found = ProgramContext(run, run.execution.calls.main_thread if is_main else LogicalThread(), owner)
         current_program.set(found)
         return found
     if isinstance(found, _Outside):
         return None
     owner = get_owner()
     if found.owner is not owner and found.owner != owner:
-        found = ProgramContext(found.run, LogicalThread(found.thread.container), owner)
+        # Code that runs an event loop continues in the loop's root task, and waits for it.
+        is_continued = found.owner == threading.get_ident() and _is_thread_or_root_task(owner)
+        thread = found.thread if is_continued else LogicalThread(found.thread.container)
+        found = ProgramContext(found.run, thread, owner)
         current_program.set(found)
     return found
+
+
+def _is_thread_or_root_task(owner: object) -> bool:
+    """Whether this is a thread, or the task that an event loop runs until it is done, as in ``asyncio.run``."""
+    if not isinstance(owner, asyncio.Task):
+        return True
+    callbacks: Any = getattr(owner, "_callbacks", None)
+    return any(callback is base_events._run_until_complete_cb for callback, _ in callbacks or ())  # type: ignore[attr-defined]
 
 
 def get_owner() -> object:

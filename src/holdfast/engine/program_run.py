@@ -39,6 +39,8 @@ log = logging.getLogger("holdfast.engine")
 
 T = TypeVar("T")
 
+MAX_NAMED_CALLS = 5
+"""Calls that a warning names."""
 CANCEL_AFTER_S = 2.0
 """A program that was cancelled in an earlier process is interrupted after this time at the latest."""
 
@@ -77,6 +79,8 @@ class ProgramRun:
         """Whether all code of this process belongs to it (``holdfast run``)."""
         self.extras: dict[str, object] = {}
         """What adapters for frameworks remember about this run, by their names."""
+        self.once_calls: dict[str, ThreadFuture[Any]] = {}
+        """The calls of ``once`` in this process, by their keys."""
         self._host = host
         self._driver = driver
         self.loop = host.loop
@@ -148,8 +152,23 @@ class ProgramRun:
         if isinstance(error, asyncio.CancelledError) and self._host.is_stopping:
             return  # the end of `asyncio.run` cancels every task: the run leaves memory, and has not ended
         if not self.is_closed:
+            if error is None and self.execution.fatal_error is None:
+                self._warn_of_another_path()
             self.execution.end_program(value, error)
             self._driver.advance()
+
+    def _warn_of_another_path(self) -> None:
+        """Say so if the program has ended without calls that it made before a crash."""
+        left = [call for call in self.execution.calls.list_calls() if call.is_unrepeated]
+        if left:
+            names = ", ".join(f"{call.name} (#{call.position + 1})" for call in left[:MAX_NAMED_CALLS])
+            log.warning(
+                "run %r: its program has ended without repeating %d recorded %s: %s%s. It has taken another path than "
+                "before, and what it did there was done in addition. A program must make the same calls when it runs "
+                "again: put what changes each time into a step",
+                self._driver.run.id, len(left), "call" if len(left) == 1 else "calls", names,
+                ", ..." if len(left) > MAX_NAMED_CALLS else "",
+            )  # fmt: skip
 
     def cancel(self) -> None:
         """Interrupt the program.

@@ -6,6 +6,7 @@ and tasks record, they record as code of that program (``engine.process_program`
 
 **Which run.** With an id, the run of this id: while another live process executes it, this process waits in its first
 recorded call. Without one, the newest run of the same command if its process has died or it has failed, else a new run.
+On Temporal, nobody knows whether a process has died: there it is the newest run that has not ended.
 """
 
 from __future__ import annotations
@@ -179,8 +180,11 @@ class ScriptRun:
         if newest is not None and newest.state is RunState.FAILED:
             await run_control.retry_run(provider, newest.id)
             return workflow.get_handle(provider, newest.id)
+        run_id = self._run_id
+        if newest is not None and not newest.state.is_terminal and runtime.url.startswith("temporal:"):
+            run_id = newest.id  # Temporal cannot tell whether its process has died: if it lives, this one waits
         # Without an id, this joins a run that a dead process has left.
-        options = workflow.options(id=self._run_id, queue=queue, tags=[tag])
+        options = workflow.options(id=run_id, queue=queue, tags=[tag])
         return await runtime.start(options, script.name, list(script.arguments))
 
     def _check_run(self, run: Run, tag: str) -> None:

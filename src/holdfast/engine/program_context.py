@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from holdfast.core.program_calls import LogicalThread
 from holdfast.engine import process_program
@@ -77,7 +77,7 @@ def _is_thread_or_root_task(owner: object) -> bool:
     """Whether this is a thread, or the task that an event loop runs until it is done, as in ``asyncio.run``."""
     if not isinstance(owner, asyncio.Task):
         return True
-    callbacks: Any = getattr(owner, "_callbacks", None)
+    callbacks: Any = getattr(cast(Any, owner), "_callbacks", None)
     return any(callback is base_events._run_until_complete_cb for callback, _ in callbacks or ())  # type: ignore[attr-defined]
 
 

@@ -1,3 +1,4 @@
+from holdfast.engine.program_context import name_thread as name_thread
 from holdfast.integrations.model_call import AnswerCodec as AnswerCodec
 from holdfast.integrations.model_call import ModelAnswer as ModelAnswer
 from holdfast.integrations.model_call import ModelInput as ModelInput

@@ -112,6 +112,59 @@ def test_a_changed_script_stops_and_shows_what_has_changed(tmp_path: Path):
     assert ending.result == "One. One. One."
 
 
+@pytest.mark.parametrize("code", ["paying", "paying_async"])
+def test_a_script_whose_first_call_has_changed_stops_before_it_pays_again(code: str, tmp_path: Path):
+    script = tmp_path / f"{code}.py"
+    script.write_text(PAYING if code == "paying" else PAYING_ASYNC)
+    app = App(script, {"one": [{"text": "One."}] * 9}, launcher=(*LAUNCHER, "--id", code))
+    url = get_url(tmp_path)
+    first = run_app(app, tmp_path, url, Kill(REQUEST, 2))
+    assert first.returncode == -signal.SIGKILL
+    assert "CHARGED" in first.log
+    changed = App(script, app.scripts, launcher=app.launcher, environment={"SUBJECT": "cats"})
+    stopped = run_app(changed, tmp_path, url)
+    assert stopped.returncode == 1
+    assert stopped.requests == 0
+    assert "CHARGED" not in stopped.log
+    assert "+content: script:one Write about cats." in stopped.log
+
+
+PAYING = """
+import os
+import openai
+from holdfast import once
+
+def ask(task):
+    request = [{"role": "user", "content": f"script:one {task}"}]
+    done = openai.OpenAI().chat.completions.create(model="gpt-4o", messages=request)
+    return done.choices[0].message.content
+
+ask(f"Write about {os.environ.get('SUBJECT', 'dogs')}.")
+once("charge-42", print, "CHARGED", flush=True)
+ask("Say goodbye.")
+"""
+PAYING_ASYNC = """
+import asyncio
+import os
+import openai
+from holdfast import once
+
+async def ask(task):
+    request = [{"role": "user", "content": f"script:one {task}"}]
+    done = await openai.AsyncOpenAI().chat.completions.create(model="gpt-4o", messages=request)
+    return done.choices[0].message.content
+
+async def charge():
+    print("CHARGED", flush=True)
+
+async def main():
+    await ask(f"Write about {os.environ.get('SUBJECT', 'dogs')}.")
+    await once("charge-42", charge)
+    await ask("Say goodbye.")
+
+asyncio.run(main())
+"""
+
 CHANGING = """
 import os
 import openai

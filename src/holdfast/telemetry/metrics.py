@@ -63,14 +63,27 @@ class Histogram(Metric):
     kind = "histogram"
 
     def __init__(
-        self, name: str, summary: str, labels: Labels = (), unit: str = "s", bounds: Sequence[float] = SECONDS
+        self,
+        name: str,
+        summary: str,
+        labels: Labels = (),
+        unit: str = "s",
+        bounds: Sequence[float] = SECONDS,
+        *,
+        is_frequent: bool = False,
     ) -> None:
         super().__init__(name, summary, labels, unit)
+        self.is_frequent = is_frequent
+        """A value is observed for each step: for OpenTelemetry, only their sum is counted."""
         self.bounds = bounds
         """The upper bounds of the buckets; one more is unbounded."""
         self.values: dict[Labels, Distribution] = {}
         self.forward: Callable[[float, Labels], None] | None = None
         """Gets each value, too."""
+
+    def read_totals(self) -> dict[Labels, float]:
+        """The sums of the values."""
+        return {labels: found.total for labels, found in list(self.values.items())}
 
     def observe(self, value: float, labels: Labels = ()) -> None:
         """Count a value."""
@@ -118,7 +131,9 @@ class Metrics:
         self.replays = Counter("holdfast.replays", "Runs that came back into memory.", workflow)
         self.replayed_records = Counter("holdfast.replayed.records", "Recorded outcomes that were replayed.", workflow)
         self.steps = Counter("holdfast.steps", "Recorded steps, by outcome.", ("workflow", "outcome"))
-        self.step_duration = Histogram("holdfast.step.duration", "How long attempts with an outcome took.", workflow)
+        self.step_duration = Histogram(
+            "holdfast.step.duration", "How long attempts with an outcome took.", workflow, is_frequent=True
+        )
         self.step_retries = Counter("holdfast.step.retries", "Attempts that are followed by another.", workflow)
         self.commit_duration = Histogram("holdfast.commit.duration", "How long commits took.")
         self.commit_operations = Histogram(

@@ -31,6 +31,9 @@ def offer_metrics(metrics: Metrics) -> bool:
                 case Gauge():
                     read = _make_callback(metric.labels, metric.read)
                     meter.create_observable_gauge(metric.name, [read], metric.unit, metric.summary)
+                case Histogram(is_frequent=True):  # to record a value takes OpenTelemetry 6 µs
+                    read = _make_callback(metric.labels, metric.read_totals)
+                    meter.create_observable_counter(f"{metric.name}.total", [read], metric.unit, metric.summary)
                 case Histogram():
                     _forward(metric, meter)
                 case _:

@@ -102,9 +102,9 @@ class StepSpan(Span):
     def __init__(self, context: SpanContext, started_at: float) -> None:
         self._context = context
         self.started_at = started_at
-        self.attributes: dict[str, AttributeValue] = {}
-        self.events: list[Event] = []
-        self.links: list[Link] = []
+        self.attributes: dict[str, AttributeValue] | None = None
+        self.events: tuple[Event, ...] = ()
+        self.links: tuple[Link, ...] = ()
         self.name = ""
         """What the step's code calls it."""
 
@@ -122,19 +122,19 @@ class StepSpan(Span):
 
     def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Add attributes."""
-        self.attributes.update(attributes)
+        self.attributes = {**(self.attributes or {}), **attributes}
 
     def set_attribute(self, key: str, value: AttributeValue) -> None:
         """Add an attribute."""
-        self.attributes[key] = value
+        self.set_attributes({key: value})
 
     def add_event(self, name: str, attributes: Attributes = None, timestamp: int | None = None) -> None:
         """Add an event."""
-        self.events.append(Event(name, attributes, timestamp))
+        self.events = (*self.events, Event(name, attributes, timestamp))
 
     def add_link(self, context: SpanContext, attributes: Attributes = None) -> None:
         """Add a link."""
-        self.links.append(Link(context, attributes))
+        self.links = (*self.links, Link(context, attributes))
 
     def update_name(self, name: str) -> None:
         """Replace its name."""

@@ -58,7 +58,10 @@ class Tracing:
 class RunSpans:
     """The spans of one run, in a process that executes a part of it."""
 
-    __slots__ = ("_attributes", "_context", "_events", "_is_sampled", "_name", "_run", "_trace", "_tracing")
+    __slots__ = (
+        *("_attributes", "_context", "_events", "_is_sampled"),
+        *("_name", "_run", "_step_attributes", "_trace", "_tracing"),
+    )
 
     def __init__(self, tracing: Tracing, run: Run, *, is_agent: bool) -> None:
         self._tracing = tracing
@@ -71,6 +74,7 @@ class RunSpans:
             f"gen_ai.{kind}.name": run.workflow,
             "holdfast.run.id": run.id,
         }
+        self._step_attributes = {"holdfast.run.id": run.id, "holdfast.workflow": run.workflow}
         self._is_sampled = tracing.spans.is_sampled(self._trace, self._name, self._attributes)
         self._context = self._make_context(self._trace.span_id)
         self._events: list[Event] = []
@@ -87,15 +91,14 @@ class RunSpans:
 
     def start_step(self, position: int, now: float) -> StepSpan:
         """The span of a step that is about to be executed here. Its id is the same in each attempt and process."""
-        return StepSpan(self._make_context(self._trace.derive_span_id(f"step {position}")), now)
+        return StepSpan(self._make_context(self._trace.derive_span_id(position)), now)
 
     def end_step(self, span: StepSpan, step: StepDefinition, record: Record, outcome: StepOutcome) -> None:
         """The outcome of a step is durable."""
         if not self._is_sampled:
             return
         attributes: dict[str, Any] = {
-            "holdfast.run.id": self._run.id,
-            "holdfast.workflow": self._run.workflow,
+            **self._step_attributes,
             "holdfast.step.name": record.name,
             "holdfast.step.position": record.position,
             "holdfast.step.attempts": record.attempts,
@@ -141,7 +144,7 @@ class RunSpans:
     def end_approval(self, position: int, approval_id: str, requested_at: float, now: float) -> None:
         """A person has answered."""
         if self._is_sampled:
-            context = self._make_context(self._trace.derive_span_id(f"approval {position}"))
+            context = self._make_context(self._trace.derive_span_id(position))
             attributes = {"holdfast.run.id": self._run.id, "holdfast.approval.id": approval_id}
             self._tracing.spans.make("approval", context, self._context, attributes, requested_at, now)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -49,7 +51,8 @@ def get_current_trace_parent() -> str:
     trace = sys.modules.get("opentelemetry.trace")
     context = None if trace is None else trace.get_current_span().get_span_context()
     if context is None or not context.is_valid:
-        return request_trace_parent.get()
+        parsed = parse_trace_parent(request_trace_parent.get())
+        return "" if parsed is None else parsed.to_trace_parent()
     return TraceContext(context.trace_id, context.span_id, bool(context.trace_flags & _SAMPLED)).to_trace_parent()
 
 
@@ -73,6 +76,33 @@ def get_run_trace(run_id: str, seed: bytes, trace_parent: str, retry_count: int)
     identity = b"%b:%b" % (seed, run_id.encode(errors="replace"))
     trace_id = _derive(b"trace:" + identity, 16) if parent is None else parent.trace_id
     return RunTrace(trace_id, _derive(b"%d:%b" % (retry_count, identity), 8), parent)
+
+
+def get_trace_parent_of_run(run_id: str, seed: bytes, trace_parent: str, retry_count: int) -> str:
+    """The ``traceparent`` of a run's own span, for what works on the run elsewhere."""
+    trace = get_run_trace(run_id, seed, trace_parent, retry_count)
+    is_sampled = trace.parent is None or trace.parent.is_sampled
+    return TraceContext(trace.trace_id, trace.span_id, is_sampled).to_trace_parent()
+
+
+@contextmanager
+def continuing_trace(trace_parent: str) -> Generator[None]:
+    """The block belongs to this trace: spans that its code starts, and runs."""
+    context = parse_trace_parent(trace_parent)
+    trace = sys.modules.get("opentelemetry.trace")
+    if context is None:
+        yield
+    elif trace is None:
+        token = request_trace_parent.set(trace_parent)
+        try:
+            yield
+        finally:
+            request_trace_parent.reset(token)
+    else:
+        flags = trace.TraceFlags(_SAMPLED if context.is_sampled else 0)
+        span = trace.NonRecordingSpan(trace.SpanContext(context.trace_id, context.span_id, True, flags))
+        with trace.use_span(span):
+            yield
 
 
 def _derive(text: bytes, size: int) -> int:

@@ -58,6 +58,7 @@ class Row:
 ROWS: dict[str, Row] = {
     # The service
     "GET /v1/health": Row(NO_KEY_NEEDED),
+    "GET /v1/metrics": Row(ADMIN),
     "GET /v1/openapi.json": Row(NO_KEY_NEEDED),
     "GET /v1/whoami": Row(ANY_KEY),
     # Runs

@@ -101,6 +101,8 @@ class Delivery:
             step.name: step for step in map(UnfinishedStep.from_json, data["in_flight"])
         }
         """Steps that an earlier delivery started, and that have no recorded outcome, by name."""
+        self.trace_parent = str(data.get("trace_parent", ""))
+        """The W3C ``traceparent`` of the run."""
         self.state = "claimed"
         """``claimed``, then ``completed``, ``failed``, ``released``, ``parked``, or ``lost``."""
         self._listener = listener

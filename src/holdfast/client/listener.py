@@ -14,6 +14,7 @@ from holdfast.background_tasks import forget_cancel_requests
 from holdfast.client.delivery import Delivery
 from holdfast.client.delivery_steps import OutcomeCodec, is_async
 from holdfast.errors import UsageError
+from holdfast.trace_context import continuing_trace
 
 if TYPE_CHECKING:
     from holdfast.client.http.listener import HttpListener
@@ -87,7 +88,8 @@ async def _handle_delivery(
     try:
         async with delivery:
             try:
-                output = await handler(delivery)
+                with continuing_trace(delivery.trace_parent):
+                    output = await handler(delivery)
             except asyncio.CancelledError as cancelled:
                 if is_stopping() or delivery.is_lost:
                     raise

@@ -196,10 +196,13 @@ class Claims:
             self._held_runs.add_incoming(limit)
             self._is_claiming = True
             runs: Sequence[Run] = ()
+            began_at = host.clock.monotonic()
             try:
                 runs = await host.store.claims.claim(
                     host.worker_id, workflows=names, queues=self._queues, limit=limit, suspect_delay_s=suspect_delay_s
                 )
+                if (telemetry := host.telemetry) is not None and telemetry.metrics is not None:
+                    telemetry.metrics.claim_duration.observe(host.clock.monotonic() - began_at)
                 self._claimed_while_starting.update(run.id for run in runs if run.id in self.starting_run_ids)
                 histories = await self._read_histories(runs)
                 for run, history in zip(runs, histories, strict=True):

@@ -86,6 +86,8 @@ class Membership:
             is_alive = self._host.store.workers.renew_lease(worker_id, self._lease_s)
         except BaseException:
             self._window_tracker.note_failure()
+            if (telemetry := self._host.telemetry) is not None and telemetry.metrics is not None:
+                telemetry.metrics.missed_renewals.add()
             raise
         self._window_tracker.note_success(requested_at)
         if is_alive:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,6 +30,7 @@ except ModuleNotFoundError as error:
         f"a server needs packages that are not installed here ({error}): pip install 'holdfast-agents[server]'"
     ) from None
 
+from holdfast.run_log import RunLog
 from holdfast.server.auth.audit_log import format_target
 from holdfast.server.auth.authenticator import CACHE_TTL_S, Authenticator
 from holdfast.server.auth.request_admission import RequestAdmission
@@ -53,6 +55,8 @@ from holdfast.server.webhooks.target_policy import Resolver, TargetPolicy
 from holdfast.services.problems import Problem, problem_from_error
 from holdfast.services.thread_offload import LARGE_BYTES, TenantLocks
 from holdfast.stores.urls import create_store
+from holdfast.telemetry.telemetry import Telemetry
+from holdfast.trace_context import TRACE_PARENT_HEADER, request_trace_parent
 
 log = logging.getLogger("holdfast.server")
 
@@ -104,6 +108,7 @@ class Platform:
         self.large_work = TenantLocks()
         self.body_budget = BodyBudget(settings.max_body_bytes)
         self.target_policy = TargetPolicy(settings.allowed_webhook_hosts, settings.resolver)
+        self.telemetry: Telemetry | None = None
 
 
 BackgroundTask = Callable[[Platform], AsyncGenerator[None]]
@@ -148,7 +153,8 @@ class App:
         """The app connected to its store, with its background tasks, until the end of the block."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.platform.tenants.close)
-            await self.platform.tenants.get_default_store()
+            store = await self.platform.tenants.get_default_store()
+            self.platform.telemetry = Telemetry.find(RunLog.from_store(store), f"server {socket.gethostname()}")
             await self.platform.tenants.get_tenant(self.platform.tenants.namespace)
             for background_task in self._background_tasks:
                 await stack.enter_async_context(asynccontextmanager(background_task)(self.platform))
@@ -158,6 +164,7 @@ class App:
             yield
 
     async def _handle_http(self, request: Request, send: Send) -> None:
+        request_trace_parent.set(request.headers.get(TRACE_PARENT_HEADER, ""))
         response = await self._respond(request)
         if response is None:
             return

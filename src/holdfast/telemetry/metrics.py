@@ -146,8 +146,6 @@ class Metrics:
         self.model_cost = Counter("holdfast.model.cost", "Cost of model calls in dollars.", model, unit="usd")
         self.deliveries = Counter("holdfast.deliveries", "Deliveries to addresses, by outcome.", ("outcome",))
         self.webhooks = Counter("holdfast.webhooks", "Requests to webhooks, by outcome.", ("outcome",))
-        self.queue_depth = Gauge("holdfast.queue.depth", "Runs in a queue, by state.", ("queue", "state"))
-        self.open_approvals = Gauge("holdfast.approvals.open", "Approvals that wait for a person.")
 
     def list_metrics(self) -> list[Metric]:
         """All of them."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from holdfast.telemetry.metrics import Counter, Gauge, Histogram, Labels, Metric, Metrics
+from holdfast.telemetry.metrics import Counter, Gauge, Histogram, Labels, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -12,9 +12,9 @@ _UNITS = {"s": "_seconds", "usd": "_usd", "": ""}
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 
-def render_metrics(metrics: Metrics) -> str:
+def render_metrics(metrics: Iterable[Metric]) -> str:
     """The page."""
-    return "".join(f"{line}\n" for metric in metrics.list_metrics() for line in _render(metric))
+    return "".join(f"{line}\n" for metric in metrics for line in _render(metric))
 
 
 def _render(metric: Metric) -> Iterator[str]:

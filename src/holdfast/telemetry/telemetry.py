@@ -129,6 +129,13 @@ class RunTelemetry:
             call = command.call
             self.spans.end_approval(command.position, call.id, call.requested_at, now)
 
+    def end_delivery(self, outcome: str, handed_over_at: float, now: float) -> None:
+        """A listener has ended its work on the run."""
+        if self.spans is not None:
+            self.spans.end_delivery(outcome, handed_over_at, now)
+        if self.metrics is not None:
+            self.metrics.deliveries.add((outcome,))
+
     def end_run(self, ended: Run) -> None:
         """The run has ended, and this is durable."""
         if self.spans is not None:

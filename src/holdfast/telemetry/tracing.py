@@ -148,6 +148,20 @@ class RunSpans:
             attributes = {"holdfast.run.id": self._run.id, "holdfast.approval.id": approval_id}
             self._tracing.spans.make("approval", context, self._context, attributes, requested_at, now)
 
+    def end_delivery(self, outcome: str, handed_over_at: float, now: float) -> None:
+        """A listener has ended its work on the run."""
+        if self._is_sampled:
+            run = self._run
+            context = self._make_context(self._trace.derive_span_id(-1 - run.epoch))
+            attributes = {
+                **self._step_attributes, "holdfast.delivery.number": run.epoch, "holdfast.delivery.outcome": outcome,
+                "holdfast.worker.id": run.owner or 0,
+            }  # fmt: skip
+            self._tracing.spans.make(
+                f"deliver {run.workflow}", context, self._context, attributes, handed_over_at, now,
+                kind=SpanKind.PRODUCER, error=None if outcome == RunState.COMPLETED else outcome,
+            )  # fmt: skip
+
     # The run
 
     def add_takeover(self, at: float, previous_worker: int, worker: int, record_count: int) -> None:

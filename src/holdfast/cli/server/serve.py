@@ -120,7 +120,9 @@ def serve(
     from holdfast.server.app import Settings
     from holdfast.server.uvicorn_server import find_loop_factory
     from holdfast.server.uvicorn_server import serve as serve_http
+    from holdfast.telemetry.telemetry import enable_metrics
 
+    enable_metrics()
     # Requests make many objects and few cycles: collections were an eighth of the server's CPU time.
     gc.freeze()
     gc.set_threshold(_MIN_COLLECTED_OBJECTS)

@@ -41,6 +41,7 @@ from holdfast.errors import (
     TooManyRequests,
 )
 from holdfast.services.wire_values import TAGGED_VALUES, VALUES_HEADER
+from holdfast.trace_context import TRACE_PARENT_HEADER, get_current_trace_parent
 
 CONNECT_TIMEOUT_S = 5.0
 RESPONSE_TIMEOUT_S = 30.0
@@ -201,6 +202,8 @@ class Transport:
         headers = {"Accept": "application/json"}
         if idempotency_key is not None:
             headers["Idempotency-Key"] = idempotency_key
+        if trace_parent := get_current_trace_parent():
+            headers[TRACE_PARENT_HEADER] = trace_parent
         content = None
         if body is not None:
             headers["Content-Type"] = "application/json"

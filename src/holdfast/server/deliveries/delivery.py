@@ -25,6 +25,7 @@ from holdfast.services.timestamps import to_datetime
 from holdfast.stores import worker_deaths
 from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
+from holdfast.trace_context import get_trace_parent_of_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class Delivery:
     tags: tuple[str, ...]
     steps: tuple[RecordedStep, ...]
     in_flight: tuple[UnfinishedStep, ...]
+    trace_parent: str
+    """The W3C ``traceparent`` of the run: spans of the work on it belong below this one."""
 
 
 _KIND_NAMES = {RecordKind.STEP: "step", RecordKind.APPROVAL: "approval", RecordKind.SIGNAL: "signal"}
@@ -88,6 +91,8 @@ class ClaimedDelivery:
         """The first record of each name."""
         self.attempts = {attempt.name: attempt for attempt in history.attempts.values()}
         self.signals = history.signals
+        self.handed_over_at: float | None = None
+        """When this server gave it to its listener."""
         self._is_isolated = worker_deaths.is_isolated(run.suspicion)
         """Listeners that held the run died, and nothing has been recorded since, as far as this server knows."""
         self._isolated_since: float | None = None
@@ -246,6 +251,7 @@ def _is_deadline_error(error: bytes | None) -> bool:
 
 async def build_delivery(call: Call, claimed: ClaimedDelivery, listener_id: str, lease: float) -> Delivery:
     """The delivery as its listener gets it."""
+    claimed.handed_over_at = call.store.now()
     payloads = (record.payload for record in claimed.records.values())
     size = len(claimed.run.inputs) + sum(len(payload) for payload in payloads if payload is not None)
     return await call.run_body_work(size, lambda: _build_delivery(call, claimed, listener_id, lease))
@@ -279,6 +285,7 @@ def _build_delivery(call: Call, claimed: ClaimedDelivery, listener_id: str, leas
             for attempt in claimed.attempts.values()
             if attempt.name not in claimed.records and not is_wait(attempt.progress)
         ),
+        trace_parent=get_trace_parent_of_run(run.id, run.seed, run.trace_parent, len(run.rewind_points)),
     )
 
 

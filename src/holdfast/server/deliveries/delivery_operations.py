@@ -12,6 +12,7 @@ from holdfast.core.states import RunState
 from holdfast.run_log import RunLog
 from holdfast.server.calls import Call
 from holdfast.server.deliveries.delivery import (
+    ClaimedDelivery,
     find_claimed_delivery,
     find_delivery,
     find_held_run,
@@ -106,11 +107,15 @@ async def fail(call: Call, id: str, type: str, message: str, *, retry: bool, del
     run, epoch = await find_delivery(call, id)
     delay_s = _get_redelivery_delay(run.delivery_count) if delay is None else delay
     release_op = ReleaseRun(run.key, epoch, call.store.now() + delay_s, error)
+    known = call.platform.delivery_cache.get((call.tenant.namespace, id))
     state = await _return_run(call, id, run, release_op, reason="failed", error=f"{type}: {message}"[:500])
     run_log = RunLog.from_store(call.store)
     if state is RunState.DEAD:
-        run_log.log_end(replace(run, state=state, error=error))
+        ended = replace(run, state=state, error=error, finished_at=call.store.now())
+        run_log.log_end(ended)
+        _observe_end(call, run, "failed", known, ended)
     else:
+        _observe_end(call, run, "failed", known)
         run_log.log_redelivery(run, delay_s, error)
     return state
 
@@ -147,11 +152,24 @@ async def _finish(
         raise await read_lost_problem(call, run, epoch)
     ended = replace(run, state=state, output=output, error=error, finished_at=now, owner=None)
     RunLog.from_store(store).log_end(ended)
+    _observe_end(call, run, str(state), known, ended)
     end_delivery(call, id, run, frees_run=run.is_limited)  # else there is nothing for other listeners
     if status is OpStatus.DONE_NOTIFIED:  # perhaps a repeat, with another result than the one that counts
         ended = await store.get_run(run.id) or ended
     call.tenant.connections.note_end(ended)
     return run, claimed if isinstance(claimed, ClaimedRun) else None
+
+
+def _observe_end(call: Call, run: Run, outcome: str, known: ClaimedDelivery | None, ended: Run | None = None) -> None:
+    """Let operators see the end of a delivery, and of its run if it has ended."""
+    telemetry = call.platform.telemetry
+    if telemetry is None:
+        return
+    seen, now = telemetry.find_run(run, is_agent=True), call.store.now()
+    handed_over_at = None if known is None else known.handed_over_at
+    seen.end_delivery(outcome, now if handed_over_at is None else handed_over_at, now)
+    if ended is not None:
+        seen.end_run(ended)
 
 
 async def _return_run(call: Call, id: str, run: Run, op: ReleaseRun, **reason: str) -> RunState:

@@ -16,6 +16,7 @@ from holdfast.server.endpoints import (
     events,
     keys,
     memories,
+    metrics,
     overview,
     policies,
     queues,
@@ -34,7 +35,7 @@ ENDPOINTS: Sequence[Endpoint] = [
     endpoint
     for module in (
         server_info, overview, runs, results, run_reports, events, run_control, approvals, schedules, queues, memories,
-        agents, usage, addresses, deliveries, policies, keys, audit,
+        agents, usage, addresses, deliveries, policies, keys, audit, metrics,
     )
     for endpoint in module.router.endpoints
 ]  # fmt: skip

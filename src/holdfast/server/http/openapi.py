@@ -267,6 +267,8 @@ def _build_response(endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any], 
     content: dict[str, Any] = {}
     if endpoint.response_type is not None:
         content["application/json"] = {"schema": schemas[endpoint.name, "response"]}
+    if endpoint.is_text:
+        content["text/plain"] = {"schema": {"type": "string"}}
     if endpoint.can_stream:
         content[STREAM_TYPE] = {"schema": _EVENT_SCHEMA}
     response: dict[str, Any] = {"description": description, "content": content} if content else {"description": "Done."}

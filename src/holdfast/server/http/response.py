@@ -51,6 +51,12 @@ class Response:
             self._default_headers = [header for header in _DEFAULT_HEADERS if header[0] not in given]
 
 
+class TextResponse(Response):
+    """A text that is not JSON, in a format for machines."""
+
+    __slots__ = ()
+
+
 class StreamingResponse(Response):
     """A response whose body comes in pieces."""
 

@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails, from_json
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.http.request import Request
 from holdfast.server.http.request_headers import check_headers
-from holdfast.server.http.response import Response, StreamingResponse
+from holdfast.server.http.response import Response, StreamingResponse, TextResponse
 from holdfast.services.json_form import ValueEncoder, encode_plain, to_json_bytes
 from holdfast.services.problems import Problem
 
@@ -81,6 +81,8 @@ class Endpoint:
     response_type: TypeAdapter[Any] | None
     """``None``: it returns a stream, or nothing."""
     can_stream: bool
+    is_text: bool
+    """It returns a text for machines that is not JSON."""
     is_address_scoped: bool
     """The caller needs the scope only for the address in the path."""
     is_audited: bool
@@ -154,18 +156,19 @@ class Router:
 
         def declare(handler: Handler) -> Handler:
             hints = get_type_hints(handler, include_extras=True)
-            returned, can_stream = _split_response_type(hints.get("return", type(None)))
+            returned, kinds = _split_response_type(hints.get("return", type(None)))
             self.endpoints.append(
                 Endpoint(
                     method=method,
                     path=path,
                     scope=scope,
                     handler=handler,
-                    status=204 if returned is type(None) and not can_stream else status,
+                    status=204 if returned is type(None) and not kinds else status,
                     body_model=hints.get("body"),
                     query_model=hints.get("query"),
                     response_type=None if returned is type(None) else TypeAdapter(returned),
-                    can_stream=can_stream,
+                    can_stream=StreamingResponse in kinds,
+                    is_text=TextResponse in kinds,
                     is_address_scoped=is_address_scoped,
                     is_audited=(method != "GET") if is_audited is None else is_audited,
                     commits_audit_entry=commits_audit_entry,
@@ -180,13 +183,14 @@ class Router:
         return declare
 
 
-def _split_response_type(returned: Any) -> tuple[Any, bool]:
-    """The type of the data that an endpoint returns, and whether it may also return a stream."""
+def _split_response_type(returned: Any) -> tuple[Any, Collection[type[Response]]]:
+    """The type of the data that an endpoint returns, and the other kinds of responses."""
     kinds = get_args(returned) if isinstance(returned, UnionType) else (returned,)
     data = [kind for kind in kinds if not (inspect.isclass(kind) and issubclass(kind, Response))]
-    if len(data) == len(kinds):
-        return returned, False
-    return (Union[tuple(data)] if data else type(None)), StreamingResponse in kinds  # noqa: UP007
+    others = [kind for kind in kinds if kind not in data]
+    if not others:
+        return returned, ()
+    return (Union[tuple(data)] if data else type(None)), others  # noqa: UP007
 
 
 # Routing

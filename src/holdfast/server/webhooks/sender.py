@@ -46,6 +46,7 @@ from holdfast.server.webhooks.target_policy import get_host
 from holdfast.services.json_form import to_json_bytes
 from holdfast.services.problems import Problem
 from holdfast.services.webhook_settings import Webhook, disable_webhook, find_webhook, list_webhooks
+from holdfast.trace_context import TRACE_PARENT_HEADER
 from holdfast.webhooks import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 if TYPE_CHECKING:
@@ -229,6 +230,7 @@ class WebhookDelivery:
         now = settings.now()
         secrets = webhook.get_signing_secrets(self._call.store.now())
         headers = make_signature_headers(secrets, make_message_id(delivery.id), int(now), body)
+        headers[TRACE_PARENT_HEADER] = delivery.trace_parent
         max_bytes = min(settings.max_body_bytes, self._call.client.max_value)
         body_budget = self._call.platform.body_budget
         with body_budget.open_reservation(f"webhooks of {self._call.tenant.namespace}") as reservation:
@@ -245,6 +247,8 @@ class WebhookDelivery:
 
     async def _apply_outcome(self, outcome: WebhookOutcome, webhook: Webhook | None) -> None:
         call, delivery = self._call, self._delivery
+        if (telemetry := call.platform.telemetry) is not None and telemetry.metrics is not None:
+            telemetry.metrics.webhooks.add((type(outcome).__name__.lower(),))
         match outcome:
             case Accepted():
                 worker_id = self._listener.worker_id or 0

@@ -52,5 +52,4 @@ def once(key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -
     assert program is not None
     if definition.is_async:
         return program_calls.call_step(program, definition, args, kwargs)
-    call = program_calls.open_in_place_call(definition, args, kwargs, is_opaque=True)
-    return call.call_sync(partial(function, *args, **kwargs))
+    return program_calls.open_step(program, definition, args, kwargs).call_sync(partial(function, *args, **kwargs))

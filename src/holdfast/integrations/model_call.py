@@ -29,7 +29,7 @@ from holdfast.codec import ValueCodec
 from holdfast.codec.formatting import capitalize_first
 from holdfast.core.execution import get_current_execution
 from holdfast.engine.definitions import ModelUsage, StepDefinition
-from holdfast.engine.in_place_call import InPlaceCall, NotRecorded
+from holdfast.engine.in_place_call import InPlaceCall, NotRecorded, StepFunction
 from holdfast.engine.program_context import find_program
 from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import BudgetExceeded, UnreadableRecord, UnrecordableValue, UsageError
@@ -320,23 +320,16 @@ def _open_call(model_input: ModelInput, codec: AnswerCodec[Any], *, is_opaque: b
     request = MadeRequest(model_input.model, model_input.messages, model_input.settings)
     log = get_request_log(program.run)
     envelope_codec = _EnvelopeCodec(codec, model_input)
-    step = StepDefinition(
-        MODEL_CALL_STEP,
-        _executed_in_place,
-        is_async=True,
-        output_codec=envelope_codec,
-        parameters=("model",),
-        namespace={},
-        read_usage=envelope_codec.read_usage,
-    )
-    args = (model_input.model,)
+
+    def make_step(function: StepFunction) -> StepDefinition:
+        return StepDefinition(
+            MODEL_CALL_STEP, function, True, envelope_codec, ("model",), {}, read_usage=envelope_codec.read_usage
+        )
+
+    args, content = (model_input.model,), log.make_content(request)
     return open_in_place_call(
-        step, args, {}, log.make_content(request), before=lambda: _reserve(model_input), is_opaque=is_opaque
+        program, make_step, args, {}, content, before=lambda: _reserve(model_input), is_opaque=is_opaque
     )
-
-
-async def _executed_in_place(*_: Any) -> Any:
-    raise AssertionError("the program executes this step itself")
 
 
 async def _reserve(model_input: ModelInput) -> None:

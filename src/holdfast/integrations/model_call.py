@@ -357,25 +357,28 @@ def _read_usage(answer: ModelAnswer, model_input: ModelInput) -> ModelUsage:
 class _EnvelopeCodec(ValueCodec):
     """Answers to bytes and back."""
 
-    __slots__ = ("_codec", "_input", "_usage")
+    __slots__ = ("_codec", "_described", "_input")
 
     def __init__(self, codec: AnswerCodec[Any], model_input: ModelInput) -> None:
         self.annotation = Any
         self._codec = codec
         self._input = model_input
-        self._usage: tuple[ModelAnswer, ModelUsage] | None = None
+        self._described: tuple[object, tuple[ModelAnswer, ModelUsage]] | None = None
 
     def read_usage(self, value: object) -> ModelUsage:
-        """The usage of an answer, which is asked for more than once."""
-        described = self._codec.describe(value)
-        if self._usage is None or self._usage[0] != described:
-            self._usage = described, _read_usage(described, self._input)
-        return self._usage[1]
+        """The usage of an answer."""
+        return self._describe(value)[1]
+
+    def _describe(self, value: object) -> tuple[ModelAnswer, ModelUsage]:
+        """What readers see of an answer, and its usage. Both are asked for more than once."""
+        if self._described is None or self._described[0] is not value:
+            answer = self._codec.describe(value)
+            self._described = value, (answer, _read_usage(answer, self._input))
+        return self._described[1]
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the answer decoded from them."""
-        described = self._codec.describe(value)
-        usage = self.read_usage(value).usage
+        described, (usage, _) = self._describe(value)
         parts: list[dict[str, Any]] = []
         if described.thinking:
             parts.append({"thinking": described.thinking})

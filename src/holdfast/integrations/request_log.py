@@ -31,6 +31,9 @@ MAX_TEXT_LENGTH = 20_000
 """Maximum number of characters of a recorded text."""
 MAX_DIFF_LINES = 40
 
+_encode_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_encode_details = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+
 Message = Mapping[str, Any]
 FindCall = Callable[[int], LoggedCall | None]
 
@@ -42,7 +45,7 @@ class MadeRequest:
         self.model = model
         self.messages = messages
         self.settings = settings
-        self.settings_digest = compute_content_digest(model, settings)
+        self.settings_digest = _compute_settings_digest(model, settings)
         self.prefix_digests: list[bytes] = []
         """For each message, a digest of the conversation up to it."""
         running = hashlib.blake2b(digest_size=16)
@@ -60,9 +63,18 @@ class MadeRequest:
 def _to_bytes(message: Message) -> bytes:
     """A message as bytes that are equal for equal messages. Each call sends the whole conversation, so it is fast."""
     try:
-        return json.dumps(message, sort_keys=True, separators=(",", ":")).encode()
+        return _encode_sorted(message).encode()
     except (TypeError, ValueError):
         return to_canonical_bytes(message)
+
+
+def _compute_settings_digest(model: str, settings: Mapping[str, Any]) -> str:
+    """A digest of everything but the messages. Each call sends the schemas of all tools, so it is fast."""
+    try:
+        data = _encode_sorted([model, settings]).encode()
+    except (TypeError, ValueError):
+        return compute_content_digest(model, settings)
+    return hashlib.blake2b(data, digest_size=12).hexdigest()
 
 
 class _KnownRequest(NamedTuple):
@@ -99,7 +111,7 @@ class RequestLog:
             details["settings"] = _shorten(request.settings)
         if digests:
             self._by_digest.setdefault(digests[-1], _KnownRequest(position, request.settings_digest))
-        return json.dumps(details, ensure_ascii=False, separators=(",", ":"), default=str)
+        return _encode_details(details)
 
 
 def get_request_log(program: ProgramRun) -> RequestLog:

@@ -91,8 +91,12 @@ class InPlaceCall:
 
     # In the step, on the engine's event loop
 
-    def _make(self) -> Coroutine[Any, Any, Any]:
-        return self._make_step_call(self._wait_for_caller)
+    async def _make(self) -> Any:
+        """The call."""
+        try:
+            return await self._make_step_call(self._wait_for_caller)
+        finally:
+            self._announce(None)  # a turn of the event loop before `_on_outcome`
 
     async def _wait_for_caller(self, *_: Any, **__: Any) -> Any:
         """The function of the step."""

@@ -33,7 +33,7 @@ from holdfast.engine.in_place_call import InPlaceCall, NotRecorded, StepFunction
 from holdfast.engine.program_context import find_program
 from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import BudgetExceeded, UnreadableRecord, UnrecordableValue, UsageError
-from holdfast.integrations.request_log import MadeRequest, get_request_log
+from holdfast.integrations.request_log import get_request_log
 from holdfast.reports.recorded_reply import (
     FORMAT_VERSION,
     MODEL_CALL_STEP,
@@ -317,7 +317,6 @@ def _open_call(model_input: ModelInput, codec: AnswerCodec[Any], *, is_opaque: b
                 "process's event loop: call the agent in a @program, which the workflow can call, or in a @step"
             )
         return None
-    request = MadeRequest(model_input.model, model_input.messages, model_input.settings)
     log = get_request_log(program.run)
     envelope_codec = _EnvelopeCodec(codec, model_input)
 
@@ -326,7 +325,8 @@ def _open_call(model_input: ModelInput, codec: AnswerCodec[Any], *, is_opaque: b
             MODEL_CALL_STEP, function, True, envelope_codec, ("model",), {}, read_usage=envelope_codec.read_usage
         )
 
-    args, content = (model_input.model,), log.make_content(request)
+    args = (model_input.model,)
+    content = log.make_content(model_input.model, model_input.messages, model_input.settings)
     return open_in_place_call(
         program, make_step, args, {}, content, before=lambda: _reserve(model_input), is_opaque=is_opaque
     )

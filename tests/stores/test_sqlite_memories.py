@@ -180,15 +180,19 @@ class Statements:
         return seen
 
 
-async def test_a_lone_record_is_still_one_statement(path: Path):
+async def test_the_record_of_a_step_or_a_call_is_one_statement(path: Path):
     store = await opened(path)
     run = await start_claimed_run(store)
     counted = Statements(store)
     await commit_ops(store, append(run, 0))
     assert counted.clear() == ["INSERT"]
     await commit_ops(store, append(run, 1), append(run, 2))
-    assert counted.clear() == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
-    await commit_ops(store, append(run, 3)._replace(clear_live_events=True))
+    assert counted.clear() == ["INSERT"], "a call of a program, and its outcome"
+    other = await start_claimed_run(store, "other")
+    counted.clear()
+    await commit_ops(store, append(run, 3), append(other, 0))
+    assert counted.clear() == ["BEGIN", "INSERT", "COMMIT"], "of two runs, all or nothing"
+    await commit_ops(store, append(run, 4)._replace(clear_live_events=True))
     assert counted.clear() == ["BEGIN", "SELECT", "INSERT", "DELETE", "COMMIT"]
     await store.close()
 

@@ -26,7 +26,7 @@ from store_values import (
 from holdfast.admission.usage import BudgetLimits, BudgetShortage, Usage
 from holdfast.core.states import RunState
 from holdfast.stores.contract import WorkflowSpec
-from holdfast.stores.operations import SetBudget
+from holdfast.stores.operations import OpStatus, SetBudget
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite import statements as sql
 
@@ -66,6 +66,28 @@ async def test_a_run_without_a_budget_costs_no_statement_more(file: SqliteStore)
     connection.set_trace_callback(None)
     assert not [statement for statement in seen if "usages" in statement or "reservations" in statement]
     assert connection.execute("SELECT count(*) FROM usages").fetchone() == (0,)
+
+
+async def test_the_usage_of_a_call_is_added_without_reading_anything(file: SqliteStore, path: Path):
+    run = await start_claimed_run(file, "r")
+    [answer] = await commit_ops(file, start_child(run, "c", claim_as=run.owner))
+    seen: list[str] = []
+    connection = file.writer._connection
+    connection.set_trace_callback(seen.append)
+    for seq in (0, 2):
+        assert await commit_ops(file, append(run, seq), append(run, seq + 1, used=CALL)) == [DONE, DONE]
+    plain = [statement.split()[0] for statement in seen if statement != "PRAGMA data_version"]
+    assert plain == ["BEGIN", "INSERT", "INSERT", "INSERT", "COMMIT"] * 2
+    assert await commit_ops(file, append(run, 2), append(run, 3, used=CALL)) == [DONE, DONE], "a repeat"
+    assert (await file.get_usages(["r"]))["r"].used == CALL + CALL
+    assert await commit_ops(file, append(answer.run, 0, used=CALL)) == [DONE]
+    connection.set_trace_callback(None)
+    assert (await file.get_usages(["c"]))["c"].used == CALL
+    assert (await file.get_usages(["r"]))["r"].used == CALL + CALL + CALL, "and that of its child"
+    change(path, "UPDATE runs SET epoch = 2 WHERE id = 'r'")
+    assert await commit_ops(file, append(run, 4, used=CALL)) == [OpStatus.FENCED]
+    assert (await file.get_usages(["r"]))["r"].used == CALL + CALL + CALL
+    assert connection.execute("SELECT sum(calls) FROM spending").fetchone() == (3,)
 
 
 async def test_the_usage_of_many_children_in_one_commit_changes_their_parent_once(file: SqliteStore):

@@ -78,9 +78,9 @@ def _call(program: ProgramContext, step: StepDefinition, args: tuple[Any, ...], 
     made, is_first = _find_made(program, step.name)
     if not is_first:
         return made.result()
-    with _noting_outcome(program, step.name, made), in_thread(_get_thread(program, step.name)):
-        call = program_calls.open_in_place_call(step, args, kwargs, is_opaque=True)
-        value = call.call_sync(partial(step.function, *args, **kwargs))
+    with _noting_outcome(program, step.name, made):
+        named = program._replace(thread=_get_thread(program, step.name))
+        value = program_calls.open_step(named, step, args, kwargs).call_sync(partial(step.function, *args, **kwargs))
         made.set_result(value)
         return value
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.codec import compute_content_digest
-from holdfast.engine.in_place_call import BeforeCall, InPlaceCall
+from holdfast.engine.in_place_call import BeforeCall, InPlaceCall, StepFunction
 from holdfast.engine.program_context import ProgramContext, find_program
 from holdfast.engine.program_run import CallContent
 from holdfast.errors import UsageError
@@ -33,41 +33,51 @@ def call_step(program: ProgramContext, step: StepDefinition, args: tuple[Any, ..
         return _await_step(step, args, kwargs)
     if _is_executed_by_engine(step):
         return run.call_sync(thread, lambda: _invoke(program, step, args, kwargs), _describe(args, kwargs))
-    return open_in_place_call(step, args, kwargs, is_opaque=True).call_sync(partial(step.function, *args, **kwargs))
+    return open_step(program, step, args, kwargs).call_sync(partial(step.function, *args, **kwargs))
 
 
 async def _await_step(step: StepDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    program = _get_program()  # of the task that awaits the call, which may be another one
+    program = get_program()  # of the task that awaits the call, which may be another one
     run, thread, _ = program
     if _is_executed_by_engine(step) or events._get_running_loop() is run.loop:
         return await run.call(thread, lambda: _invoke(program, step, args, kwargs), _describe(args, kwargs))
-    return await open_in_place_call(step, args, kwargs, is_opaque=True).call(partial(step.function, *args, **kwargs))
+    return await open_step(program, step, args, kwargs).call(partial(step.function, *args, **kwargs))
 
 
 def _is_executed_by_engine(step: StepDefinition) -> bool:
     return step.timeout_s is not None or step.is_transactional or step.invoke is not None
 
 
+def open_step(
+    program: ProgramContext, step: StepDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> InPlaceCall:
+    """A call of a step of the user, which is executed in place."""
+
+    def make_step(function: StepFunction) -> StepDefinition:
+        return replace(step, function=function, is_async=True)
+
+    return open_in_place_call(program, make_step, args, kwargs, _describe(args, kwargs), is_opaque=True)
+
+
 def open_in_place_call(
-    step: StepDefinition,
+    program: ProgramContext,
+    make_step: Callable[[StepFunction], StepDefinition],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    content: CallContent | None = None,
+    content: CallContent,
     *,
     before: BeforeCall | None = None,
     is_opaque: bool = False,
 ) -> InPlaceCall:
-    """A call of a step that its caller in the program executes itself: see ``engine.in_place_call``."""
-    if step.timeout_s is not None:
-        raise UsageError(f"{step.name!r} is executed by the program itself, and so cannot have a timeout")
-    program = _get_program()
+    """A call of a step that its caller in the program executes itself: see ``engine.in_place_call``.
 
-    def make(function: Callable[..., Any]) -> Coroutine[Any, Any, Any]:
-        return _invoke(program, replace(step, function=function, is_async=True), args, kwargs)
+    ``make_step`` makes the step of a function that waits for the caller.
+    """
 
-    return InPlaceCall(
-        program.run, program.thread, content or _describe(args, kwargs), make, before=before, is_opaque=is_opaque
-    )
+    def make(function: StepFunction) -> Coroutine[Any, Any, Any]:
+        return _invoke(program, make_step(function), args, kwargs)
+
+    return InPlaceCall(program.run, program.thread, content, make, before=before, is_opaque=is_opaque)
 
 
 async def call_workflow(program: ProgramContext, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> Any:
@@ -100,7 +110,7 @@ def wait_for_signal_sync(name: str) -> Any:
     """Wait for a signal in a thread of a program."""
     from holdfast.authoring.workflow_api import wait_for_signal
 
-    run, thread, _ = _get_program()
+    run, thread, _ = get_program()
     return run.call_sync(thread, lambda: wait_for_signal(name), CallContent(compute_content_digest("signal", name)))
 
 
@@ -116,7 +126,8 @@ def _describe(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallContent:
     return CallContent(compute_content_digest(args, dict(kwargs)))
 
 
-def _get_program() -> ProgramContext:
+def get_program() -> ProgramContext:
+    """The program that awaits a call."""
     program = find_program()
     if program is None:
         raise UsageError("a call of a program was awaited outside of it: await it in the program's own tasks")

@@ -37,6 +37,8 @@ from typing import NamedTuple
 from holdfast.core.commands import Outcome
 from holdfast.core.records import Record, RecordKind
 
+_encode_compact = json.JSONEncoder(separators=(",", ":")).encode
+
 MAIN_THREAD = 0
 """The number of the thread in which the program's function runs."""
 FIRST_NAMED_THREAD = 1 << 32
@@ -59,7 +61,7 @@ class CallIdentity(NamedTuple):
 
     def encode(self) -> bytes:
         """The payload of the record."""
-        return json.dumps([int(self.kind), *self[1:]], separators=(",", ":")).encode()
+        return _encode_compact([int(self.kind), *self[1:]]).encode()
 
     @classmethod
     def decode(cls, payload: bytes) -> CallIdentity:

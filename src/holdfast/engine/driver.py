@@ -54,7 +54,7 @@ REPLAY_BATCH_SIZE = 500
 # Reading a member of an enumeration takes 0.1 µs on Python 3.11.
 _REPLAYING, _RESUMING, _LIVE, _GONE = Phase.REPLAYING, Phase.RESUMING, Phase.LIVE, Phase.GONE
 _IDLE, _RUNNING, _INTERRUPTED = TurnState.IDLE, TurnState.RUNNING, TurnState.INTERRUPTED
-_ENDING, _STEP, _COMPENSATION = Phase.ENDING, RecordKind.STEP, RecordKind.COMPENSATION
+_ENDING, _CALL, _STEP, _COMPENSATION = Phase.ENDING, RecordKind.CALL, RecordKind.STEP, RecordKind.COMPENSATION
 
 
 class Driver(HeldRun):
@@ -287,6 +287,9 @@ class Driver(HeldRun):
             self.is_isolated = False
             self.host.wake()  # the worker has waited for this before it takes other runs
         self._last_durable_seq = record.seq
+        if record.kind is _CALL:
+            self.finish_turn()  # it wakes no code
+            return
         execution = self.execution
         if self._inbox or self._turn_state is not _IDLE or not execution.is_waiting:
             self._inbox.append(record)

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MakeStepCall = Callable[[Callable[..., Any]], Coroutine[Any, Any, Any]]
+AnyFuture = asyncio.Future[Any] | ThreadFuture[Any]
+StepFunction = Callable[..., Coroutine[Any, Any, Any]]
+MakeStepCall = Callable[[StepFunction], Coroutine[Any, Any, Any]]
 """Makes the coroutine that calls the step, with this function in place of the step's own."""
 BeforeCall = Callable[[], Awaitable[None]]
 """Awaited in the step, on the engine's event loop, before the caller executes the call."""
@@ -81,8 +83,8 @@ class InPlaceCall:
         self._make_step_call = make_step_call
         self._before = before
         self._is_opaque = is_opaque
-        self._started: ThreadFuture[_StartedCall] = ThreadFuture()
-        """Done when the caller must execute the next attempt; cancelled when the call has an outcome."""
+        self._next_attempt: AnyFuture = self._create_future()
+        """The attempt that the caller must execute next, or ``None``: the call has an outcome."""
         self._attempt: _StartedCall | None = None
         """The attempt that the caller executes."""
         self._reported: asyncio.Future[Any] | None = None
@@ -91,8 +93,12 @@ class InPlaceCall:
 
     # In the step, on the engine's event loop
 
-    def _make(self) -> Coroutine[Any, Any, Any]:
-        return self._make_step_call(self._wait_for_caller)
+    async def _make(self) -> Any:
+        """The call."""
+        try:
+            return await self._make_step_call(self._wait_for_caller)
+        finally:
+            self._announce(None)  # a turn of the event loop before `_on_outcome`
 
     async def _wait_for_caller(self, *_: Any, **__: Any) -> Any:
         """The function of the step."""
@@ -101,8 +107,15 @@ class InPlaceCall:
         context = current_context.get()
         step_run: StepRun = context._executor  # type: ignore[assignment]
         reported = self._reported = self._run.loop.create_future()
-        self._started.set_result(_StartedCall(context, step_run.command.position, step_run.telemetry))
+        self._announce(_StartedCall(context, step_run.command.position, step_run.telemetry))
         return await reported
+
+    def _announce(self, attempt: _StartedCall | None) -> None:
+        if not self._next_attempt.done():  # else the caller was cancelled, and withdraws the call
+            self._next_attempt.set_result(attempt)
+
+    def _on_outcome(self, _: object) -> None:
+        self._announce(None)
 
     def _set_reported(self, value: Any, error: BaseException | None) -> None:
         reported = self._reported
@@ -120,46 +133,35 @@ class InPlaceCall:
     async def start(self) -> bool:
         """Start the call from async code. Returns whether the caller must execute it: no outcome is recorded."""
         self._future, self._waiting = self._run.submit(self._thread, self._make, self._content)
+        self._future.add_done_callback(self._on_outcome)
         return await self._wait_for_attempt()
 
     async def _wait_for_attempt(self) -> bool:
         """Whether the caller must execute an attempt, instead of waiting for the outcome."""
-        waiting, loop = self._waiting, asyncio.get_running_loop()
-        assert waiting is not None
-        decided: asyncio.Future[None] = loop.create_future()
-
-        def decide(_: object) -> None:
-            if not decided.done():
-                decided.set_result(None)
-
-        waiting.add_done_callback(decide)
-        if loop is self._run.loop:  # the usual case, without the system calls that wake another thread
-            self._started.add_done_callback(decide)
-        else:
-            asyncio.wrap_future(self._started).add_done_callback(decide)
-        await decided
-        if not waiting.done():
-            self._attempt = self._started.result()
-            return True
-        self._started.cancel()
-        return False
+        if self._future.done():
+            return False
+        coming = self._next_attempt
+        self._attempt = await (coming if isinstance(coming, asyncio.Future) else asyncio.wrap_future(coming))
+        return self._attempt is not None
 
     def start_sync(self) -> bool:
         """Start the call from other code."""
-        future = self._future = self._run.submit_from_thread(self._thread, self._make, self._content)
-        future.add_done_callback(lambda _: self._started.cancel())
+        self._future = self._run.submit_from_thread(self._thread, self._make, self._content)
+        self._future.add_done_callback(self._on_outcome)
         return self._wait_for_attempt_sync()
 
     def _wait_for_attempt_sync(self) -> bool:
         if self._future.done():
             return False
-        try:
-            self._attempt = self._started.result()
-        except BaseException:  # recorded, or refused
-            if not self._future.done():
-                raise
-            return False
-        return True
+        coming = self._next_attempt
+        assert isinstance(coming, ThreadFuture)
+        self._attempt = coming.result()
+        return self._attempt is not None
+
+    def _create_future(self) -> AnyFuture:
+        """A future that the caller waits for. Most callers run on the engine's event loop."""
+        is_on_loop = events._get_running_loop() is self._run.loop
+        return self._run.loop.create_future() if is_on_loop else ThreadFuture()
 
     @contextmanager
     def executing(self) -> Generator[StepContext]:
@@ -180,7 +182,7 @@ class InPlaceCall:
 
     def report(self, value: Any, error: BaseException | None = None) -> None:
         """Report the outcome of an attempt, from any thread. It is then recorded, unless the step makes another one."""
-        self._started = ThreadFuture()
+        self._next_attempt = self._create_future()
         if events._get_running_loop() is self._run.loop:
             self._set_reported(value, error)
         else:
@@ -197,7 +199,6 @@ class InPlaceCall:
 
     def close(self) -> None:
         """Withdraw the call, unless it has an outcome."""
-        self._started.cancel()
         if self._future is not None:
             self._run.abandon(self._future)
 

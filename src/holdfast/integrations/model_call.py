@@ -29,11 +29,11 @@ from holdfast.codec import ValueCodec
 from holdfast.codec.formatting import capitalize_first
 from holdfast.core.execution import get_current_execution
 from holdfast.engine.definitions import ModelUsage, StepDefinition
-from holdfast.engine.in_place_call import InPlaceCall, NotRecorded
+from holdfast.engine.in_place_call import InPlaceCall, NotRecorded, StepFunction
 from holdfast.engine.program_context import find_program
 from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import BudgetExceeded, UnreadableRecord, UnrecordableValue, UsageError
-from holdfast.integrations.request_log import MadeRequest, get_request_log
+from holdfast.integrations.request_log import get_request_log
 from holdfast.reports.recorded_reply import (
     FORMAT_VERSION,
     MODEL_CALL_STEP,
@@ -317,26 +317,19 @@ def _open_call(model_input: ModelInput, codec: AnswerCodec[Any], *, is_opaque: b
                 "process's event loop: call the agent in a @program, which the workflow can call, or in a @step"
             )
         return None
-    request = MadeRequest(model_input.model, model_input.messages, model_input.settings)
     log = get_request_log(program.run)
     envelope_codec = _EnvelopeCodec(codec, model_input)
-    step = StepDefinition(
-        MODEL_CALL_STEP,
-        _executed_in_place,
-        is_async=True,
-        output_codec=envelope_codec,
-        parameters=("model",),
-        namespace={},
-        read_usage=envelope_codec.read_usage,
-    )
+
+    def make_step(function: StepFunction) -> StepDefinition:
+        return StepDefinition(
+            MODEL_CALL_STEP, function, True, envelope_codec, ("model",), {}, read_usage=envelope_codec.read_usage
+        )
+
     args = (model_input.model,)
+    content = log.make_content(model_input.model, model_input.messages, model_input.settings)
     return open_in_place_call(
-        step, args, {}, log.make_content(request), before=lambda: _reserve(model_input), is_opaque=is_opaque
+        program, make_step, args, {}, content, before=lambda: _reserve(model_input), is_opaque=is_opaque
     )
-
-
-async def _executed_in_place(*_: Any) -> Any:
-    raise AssertionError("the program executes this step itself")
 
 
 async def _reserve(model_input: ModelInput) -> None:
@@ -364,25 +357,28 @@ def _read_usage(answer: ModelAnswer, model_input: ModelInput) -> ModelUsage:
 class _EnvelopeCodec(ValueCodec):
     """Answers to bytes and back."""
 
-    __slots__ = ("_codec", "_input", "_usage")
+    __slots__ = ("_codec", "_described", "_input")
 
     def __init__(self, codec: AnswerCodec[Any], model_input: ModelInput) -> None:
         self.annotation = Any
         self._codec = codec
         self._input = model_input
-        self._usage: tuple[ModelAnswer, ModelUsage] | None = None
+        self._described: tuple[object, tuple[ModelAnswer, ModelUsage]] | None = None
 
     def read_usage(self, value: object) -> ModelUsage:
-        """The usage of an answer, which is asked for more than once."""
-        described = self._codec.describe(value)
-        if self._usage is None or self._usage[0] != described:
-            self._usage = described, _read_usage(described, self._input)
-        return self._usage[1]
+        """The usage of an answer."""
+        return self._describe(value)[1]
+
+    def _describe(self, value: object) -> tuple[ModelAnswer, ModelUsage]:
+        """What readers see of an answer, and its usage. Both are asked for more than once."""
+        if self._described is None or self._described[0] is not value:
+            answer = self._codec.describe(value)
+            self._described = value, (answer, _read_usage(answer, self._input))
+        return self._described[1]
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the answer decoded from them."""
-        described = self._codec.describe(value)
-        usage = self.read_usage(value).usage
+        described, (usage, _) = self._describe(value)
         parts: list[dict[str, Any]] = []
         if described.thinking:
             parts.append({"thinking": described.thinking})

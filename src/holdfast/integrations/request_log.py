@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from pydantic_core import to_json
+
 from holdfast.codec import compute_content_digest
 from holdfast.codec.canonical import to_canonical_bytes
 from holdfast.codec.formatting import truncate
@@ -31,38 +33,11 @@ MAX_TEXT_LENGTH = 20_000
 """Maximum number of characters of a recorded text."""
 MAX_DIFF_LINES = 40
 
+_encode_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_encode_details = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+
 Message = Mapping[str, Any]
 FindCall = Callable[[int], LoggedCall | None]
-
-
-class MadeRequest:
-    """A request that a program makes."""
-
-    def __init__(self, model: str, messages: Sequence[Message], settings: Mapping[str, Any]) -> None:
-        self.model = model
-        self.messages = messages
-        self.settings = settings
-        self.settings_digest = compute_content_digest(model, settings)
-        self.prefix_digests: list[bytes] = []
-        """For each message, a digest of the conversation up to it."""
-        running = hashlib.blake2b(digest_size=16)
-        for message in messages:
-            running.update(_to_bytes(message))
-            self.prefix_digests.append(running.digest())
-
-    @property
-    def digest(self) -> str:
-        """Identifies the request."""
-        whole = self.prefix_digests[-1].hex() if self.prefix_digests else ""
-        return compute_content_digest(self.settings_digest, whole)
-
-
-def _to_bytes(message: Message) -> bytes:
-    """A message as bytes that are equal for equal messages. Each call sends the whole conversation, so it is fast."""
-    try:
-        return json.dumps(message, sort_keys=True, separators=(",", ":")).encode()
-    except (TypeError, ValueError):
-        return to_canonical_bytes(message)
 
 
 class _KnownRequest(NamedTuple):
@@ -70,36 +45,104 @@ class _KnownRequest(NamedTuple):
     settings_digest: str
 
 
+class _Prefix:
+    """The first messages of a conversation.
+
+    Each call sends the whole conversation, so the messages that were sent before are only looked up.
+    """
+
+    __slots__ = ("count", "digest", "longer", "request")
+
+    def __init__(self, count: int, digest: bytes) -> None:
+        self.count = count
+        self.digest = digest
+        """A digest of all of them."""
+        self.request: _KnownRequest | None = None
+        """The first request that has sent just these messages."""
+        self.longer: dict[bytes, _Prefix] = {}
+        """These messages and one more, by a digest of that one: of its canonical bytes, and of each other form."""
+
+    def extend(self, message: Message) -> _Prefix:
+        """These messages and one more."""
+        try:
+            key = _digest(to_json(message))  # quick, but the order of its keys counts
+        except ValueError:
+            key = b""
+        found = self.longer.get(key)
+        if found is None:
+            canonical = _digest(_to_bytes(message))
+            new = _Prefix(self.count + 1, _digest(self.digest + canonical))
+            found = self.longer.setdefault(canonical, new)  # another thread may have added it
+            if key:
+                self.longer[key] = found
+        return found
+
+
+class MadeRequest:
+    """A request that a program makes."""
+
+    def __init__(self, model: str, messages: Sequence[Message], settings: Mapping[str, Any], nothing: _Prefix) -> None:
+        self.model = model
+        self.messages = messages
+        self.settings = settings
+        self.settings_digest = _compute_settings_digest(model, settings)
+        self.prefixes: list[_Prefix] = []
+        """For each message, the conversation up to it."""
+        prefix = nothing
+        for message in messages:
+            prefix = prefix.extend(message)
+            self.prefixes.append(prefix)
+        self.digest = compute_content_digest(self.settings_digest, prefix.digest.hex())
+        """Identifies the request."""
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _to_bytes(message: Message) -> bytes:
+    """A message as bytes that are equal for equal messages."""
+    try:
+        return _encode_sorted(message).encode()
+    except (TypeError, ValueError):
+        return to_canonical_bytes(message)
+
+
+def _compute_settings_digest(model: str, settings: Mapping[str, Any]) -> str:
+    """A digest of everything but the messages. Each call sends the schemas of all tools, so it is fast."""
+    try:
+        data = _encode_sorted([model, settings]).encode()
+    except (TypeError, ValueError):
+        return compute_content_digest(model, settings)
+    return hashlib.blake2b(data, digest_size=12).hexdigest()
+
+
 class RequestLog:
     """The requests that a program has made in this process."""
 
     def __init__(self) -> None:
-        self._by_digest: dict[bytes, _KnownRequest] = {}
-        """By the digest of the whole conversation that was sent."""
+        self._nothing = _Prefix(0, b"")
 
-    def make_content(self, request: MadeRequest) -> CallContent:
+    def make_content(self, model: str, messages: Sequence[Message], settings: Mapping[str, Any]) -> CallContent:
         """The content of the call that makes this request."""
+        request = MadeRequest(model, messages, settings, self._nothing)
         return CallContent(request.digest, partial(self._describe, request), partial(explain_change, request))
 
     def _describe(self, request: MadeRequest, position: int) -> str:
         """The request of the call at this position, for its record; called on the engine's event loop."""
         details: dict[str, Any] = {"model": request.model}
-        kept = 0
-        digests = request.prefix_digests
-        base = None
-        for count in range(len(digests), 0, -1):
-            base = self._by_digest.get(digests[count - 1])
-            if base is not None and base.position != position:
-                kept = count
+        kept, base = 0, None
+        for prefix in reversed(request.prefixes):
+            if prefix.request is not None and prefix.request.position != position:
+                kept, base = prefix.count, prefix.request
+                details |= {"base": base.position, "kept": kept}
                 break
-        if kept and base is not None:
-            details |= {"base": base.position, "kept": kept}
         details["added"] = [_shorten(message) for message in request.messages[kept:]]
-        if not kept or base is None or base.settings_digest != request.settings_digest:
+        if base is None or base.settings_digest != request.settings_digest:
             details["settings"] = _shorten(request.settings)
-        if digests:
-            self._by_digest.setdefault(digests[-1], _KnownRequest(position, request.settings_digest))
-        return json.dumps(details, ensure_ascii=False, separators=(",", ":"), default=str)
+        if request.prefixes and request.prefixes[-1].request is None:
+            request.prefixes[-1].request = _KnownRequest(position, request.settings_digest)
+        return _encode_details(details)
 
 
 def get_request_log(program: ProgramRun) -> RequestLog:
@@ -110,7 +153,7 @@ def get_request_log(program: ProgramRun) -> RequestLog:
 def _shorten(value: Any) -> Any:
     """The same data with shorter texts."""
     if isinstance(value, str):
-        return truncate(value, MAX_TEXT_LENGTH)
+        return value if len(value) <= MAX_TEXT_LENGTH else truncate(value, MAX_TEXT_LENGTH)
     if isinstance(value, Mapping):
         return {str(key): _shorten(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):

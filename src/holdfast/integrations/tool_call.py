@@ -11,7 +11,7 @@ from holdfast.authoring.program_calls import open_in_place_call
 from holdfast.codec import ValueCodec, codec_for, compute_content_digest, encode_error
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepDefinition
-from holdfast.engine.in_place_call import InPlaceCall
+from holdfast.engine.in_place_call import InPlaceCall, StepFunction
 from holdfast.engine.program_context import find_program
 from holdfast.engine.program_run import CallContent
 from holdfast.errors import UsageError
@@ -73,22 +73,23 @@ def describe_failure(error: BaseException, name: str) -> str:
 def _open_call(
     name: str, arguments: Mapping[str, Any], call_id: str, effect: Effect | str, codec: ValueCodec, identity: object
 ) -> InPlaceCall | None:
-    if find_program() is None:
+    program = find_program()
+    if program is None:
         return None
     try:
         effect = Effect(effect)
     except ValueError:
         known = ", ".join(repr(one.value) for one in Effect)
         raise UsageError(f"tool {name!r}: effect={effect!r} is not one of {known}") from None
-    step = StepDefinition(name, _executed_in_place, True, codec, tuple(arguments), {}, effect=effect, is_tool=True)
+    parameters = tuple(arguments)
+
+    def make_step(function: StepFunction) -> StepDefinition:
+        return StepDefinition(name, function, True, codec, parameters, {}, effect=effect, is_tool=True)
+
     digest = compute_content_digest(dict(arguments) if identity is None else identity)
     content = CallContent(digest, partial(_get_details, call_id))
-    return open_in_place_call(step, (), dict(arguments), content)
+    return open_in_place_call(program, make_step, (), dict(arguments), content)
 
 
 def _get_details(call_id: str, position: int) -> str:
     return json.dumps({"tool_call": call_id}) if call_id else ""
-
-
-async def _executed_in_place(*_: Any, **__: Any) -> Any:
-    raise AssertionError("the program executes this step itself")

@@ -18,11 +18,12 @@ from weakref import WeakSet
 from mcp.server import Server
 from mcp.types import CallToolRequestParams, CallToolResult
 
-from holdfast.authoring.program_calls import open_in_place_call
+from holdfast.authoring.program_calls import get_program, open_in_place_call
 from holdfast.codec import codec_for, compute_content_digest
 from holdfast.core.program_calls import LoggedCall
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepDefinition
+from holdfast.engine.in_place_call import StepFunction
 from holdfast.engine.program_context import ProgramContext, find_program
 from holdfast.engine.program_run import CallContent
 from holdfast.errors import StepOutcomeUnknown, UnrecordableValue, UsageError
@@ -97,16 +98,20 @@ class ToolCalls:
 
         async def record() -> Any:
             effect = self._effects.get(use.full_name) or self._effects.get(use.tool) or Effect.IDEMPOTENT
-            step = StepDefinition(
-                use.tool, _executed_in_place, True, _ANY_CODEC, tuple(use.arguments), {}, effect=effect, is_tool=True
-            )
+
+            def make_step(function: StepFunction) -> StepDefinition:
+                return StepDefinition(
+                    use.tool, function, True, _ANY_CODEC, tuple(use.arguments), {}, effect=effect, is_tool=True
+                )
+
             details = json.dumps({"tool_call": id, "digest": use.digest})
 
             def describe(position: int) -> str:
                 return details
 
             content = CallContent(compute_content_digest(use.digest, id), describe)
-            return await open_in_place_call(step, (), dict(use.arguments), content).call(execute_plain)
+            call = open_in_place_call(get_program(), make_step, (), dict(use.arguments), content)
+            return await call.call(execute_plain)
 
         try:
             # Each call is a logical thread of its own, whichever task of the server makes it.
@@ -180,7 +185,3 @@ def _is_failure(call: LoggedCall) -> bool:
 
 async def _refuse() -> CallToolResult:
     raise AssertionError("the call has an outcome")
-
-
-async def _executed_in_place(*_: Any, **__: Any) -> Any:
-    raise AssertionError("the program executes this step itself")

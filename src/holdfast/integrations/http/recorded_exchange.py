@@ -22,12 +22,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic_core import from_json
 
-from holdfast.authoring.program_calls import open_in_place_call
+from holdfast.authoring.program_calls import get_program, open_in_place_call
 from holdfast.codec import codec_for, compute_content_digest
 from holdfast.core.execution import get_current_execution
 from holdfast.core.program_calls import LoggedCall
 from holdfast.engine.definitions import StepDefinition
-from holdfast.engine.in_place_call import InPlaceCall, NotRecorded
+from holdfast.engine.in_place_call import InPlaceCall, NotRecorded, StepFunction
 from holdfast.engine.program_context import find_program
 from holdfast.engine.program_run import CallContent
 from holdfast.integrations.http.endpoints import RequestFilter, find_protocols, find_provider, get_path
@@ -113,9 +113,8 @@ class StepRecording:
         return _load_step_answer(self._open().call_sync(lambda: _dump_answer(_read_sync(send, _is_success))))
 
     def _open(self) -> InPlaceCall:
-        step = StepDefinition(HTTP_CALL_STEP, _executed_in_place, True, codec_for(Any), ("request",), {})
         content = CallContent(self._digest, self._describe, self._explain_change)
-        return open_in_place_call(step, (self._name,), {}, content, is_opaque=True)
+        return open_in_place_call(get_program(), _make_step, (self._name,), {}, content, is_opaque=True)
 
     def _describe(self, position: int) -> str:
         return json.dumps({"http": self._name})
@@ -159,8 +158,8 @@ def _is_in_run() -> bool:
     return find_program() is not None or get_current_execution() is not None
 
 
-async def _executed_in_place(*_: Any) -> Any:
-    raise AssertionError("the program executes this step itself")
+def _make_step(function: StepFunction) -> StepDefinition:
+    return StepDefinition(HTTP_CALL_STEP, function, True, codec_for(Any), ("request",), {})
 
 
 # Whole answers

@@ -293,7 +293,9 @@ class PgDatabase(Database):
         values = (IntArray(keys), TextArray(ids), IntArray(ending_keys))
         return self._flush(first=BoundStatement(self.sql.FENCES, values)).load_rows()
 
-    def append_fenced(self, rows: Sequence[Row]) -> bool:
+    def append_fenced(self, rows: Sequence[Row], usages: Sequence[Row] = ()) -> bool:
+        if usages:
+            return False  # ``commit_nonblocking`` has tried it
         try:
             return self._run_in_own_transaction(self._make_append(rows)).row_count == len(rows)
         except WriteConflict:

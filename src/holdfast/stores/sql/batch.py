@@ -70,9 +70,10 @@ def apply_ops(
     before_commit: BeforeCommit | None = None,
 ) -> list[OpResult]:
     """Commit ``ops``, and answer each. ``blob_batch`` has their large payloads."""
-    records = get_plain_record_rows(ops) if before_commit is None else None
-    if records is not None and db.append_fenced(records):
-        return [OpStatus.DONE] * len(records)
+    if before_commit is None and (records := get_plain_record_rows(ops)) is not None:
+        usages = get_usage_rows(cast("Sequence[AppendRecord]", ops))
+        if usages is not None and db.append_fenced(records, usages):
+            return [OpStatus.DONE] * len(records)
     try:
         return _run_transaction(db, ops, now, reader, blob_batch, before_commit, check_existing=False)
     except WriteConflict:
@@ -80,20 +81,20 @@ def apply_ops(
         return _run_transaction(db, ops, now, reader, blob_batch, before_commit, check_existing=True)
 
 
-def get_plain_record_rows(ops: Sequence[Op], *, allow_usage: bool = False) -> list[Row] | None:
-    """The rows of operations that only append records, without side effects and large values.
+def get_plain_record_rows(ops: Sequence[Op]) -> list[Row] | None:
+    """The rows of operations that only append records, with usage, but without other side effects and large values.
 
-    ``None`` if any operation does more. With ``allow_usage``, records may have a usage.
+    ``None`` if any operation does more.
     """
     rows: list[Row] = []
     cancel = RecordKind.CANCEL
     for op in ops:
         if type(op) is not AppendRecord:
             return None
-        key, record, consumed_signal_id, clear_attempt, reset, used, memory, clear_live_events, _, _ = op
+        key, record, consumed_signal_id, clear_attempt, reset, _, memory, clear_live_events, _, _ = op
         if clear_attempt or reset or clear_live_events or record.kind is cancel:
             return None
-        if consumed_signal_id is not None or memory is not None or not (used is None or allow_usage):
+        if consumed_signal_id is not None or memory is not None:
             return None
         payload = record.payload
         if payload is not None and is_large(payload):
@@ -109,7 +110,7 @@ class PlainOps(NamedTuple):
     finishes: list[FinishRun]
     starts: list[StartRun]
     usages: list[Row]
-    """The usages of the records, as rows of ``ADD_DAILY_USAGE`` with the seconds at the end."""
+    """See ``get_usage_rows``."""
 
     @property
     def size(self) -> int:
@@ -128,23 +129,31 @@ def split_plain_ops(ops: Sequence[Op]) -> PlainOps | None:
     """
     finishes, starts = [op for op in ops if type(op) is FinishRun], [op for op in ops if type(op) is StartRun]
     others = [op for op in ops if type(op) is not FinishRun and type(op) is not StartRun] if finishes or starts else ops
-    rows = get_plain_record_rows(others, allow_usage=True)
+    rows = get_plain_record_rows(others)
     if rows is None or not all(map(_is_plain_start, starts)):
         return None
-    usages = [_usage_to_row(op) for op in cast("Sequence[AppendRecord]", others) if op.used is not None]
+    usages = get_usage_rows(cast("Sequence[AppendRecord]", others))
     keys, ids = {op.key for op in finishes}, {op.run.id for op in starts}
     is_plain = len(keys) == len(finishes) and keys.isdisjoint(row[0] for row in rows) and len(ids) == len(starts)
     is_small = not any(value and is_large(value) for op in finishes for value in (op.output, op.error))
-    is_counted = all(row is not None for row in usages)
-    if not (is_plain and is_small and is_counted):
+    if usages is None or not (is_plain and is_small):
         return None
-    return PlainOps(rows, finishes, starts, cast("list[Row]", usages))
+    return PlainOps(rows, finishes, starts, usages)
 
 
-def _usage_to_row(op: AppendRecord) -> Row | None:
-    """The usage of a record; ``None`` if it counts for no day."""
-    increment = make_increment(op.used, op.model, op.record.at)
-    return None if increment is None or op.used is None else (*increment_to_row(op.key, increment), op.used.seconds)
+def get_usage_rows(ops: Sequence[AppendRecord]) -> list[Row] | None:
+    """The usages of records, as rows of ``ADD_DAILY_USAGE`` with the seconds at the end.
+
+    ``None`` if one of them counts for no day.
+    """
+    rows: list[Row] = []
+    for op in ops:
+        if op.used is not None:
+            increment = make_increment(op.used, op.model, op.record.at)
+            if increment is None:
+                return None
+            rows.append((*increment_to_row(op.key, increment), op.used.seconds))
+    return rows
 
 
 def _is_plain_start(op: StartRun) -> bool:

@@ -124,10 +124,12 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def append_fenced(self, rows: Sequence[Row]) -> bool:
+    def append_fenced(self, rows: Sequence[Row], usages: Sequence[Row] = ()) -> bool:
         """Append records (rows of ``APPEND_RECORD``) of runs without a budget, in a separate transaction.
 
-        False: nothing was appended, because some of them are fenced or exist already.
+        With usages (see ``batch.get_usage_rows``), the runs must also have no parent, whose account would change as
+        well, and be in no limited queue. False: nothing was written, because some records are fenced or exist already,
+        or the database appends records of such runs otherwise.
         """
 
     @abstractmethod

@@ -104,18 +104,27 @@ class SqliteDatabase(Database):
     def list_begun_runs(self, keys: Sequence[int]) -> Sequence[int]:
         return [key for (key,) in self.connection.execute(sql.BEGUN_RUNS, (self.to_list_parameter(keys),))]
 
-    def append_fenced(self, rows: Sequence[Row]) -> bool:
+    def append_fenced(self, rows: Sequence[Row], usages: Sequence[Row] = ()) -> bool:
+        if len(usages) > 1:
+            return False  # a batch changes each account once
         try:
-            if len(rows) == 1:
-                return self.connection.execute(sql.APPEND_FENCED[1], rows[0]).rowcount == 1
+            if not usages and len(rows) <= 2 and rows[0][0] == rows[-1][0]:
+                return self._append_many(rows) == len(rows)  # a single statement, which is fenced as a whole
             self.begin()
-            if self._append_many(rows) == len(rows):
+            if all(map(self._add_usage, usages)) and self._append_many(rows) == len(rows):
                 self.commit()
                 return True
         except sqlite3.IntegrityError:
             pass
         self.roll_back()
         return False
+
+    def _add_usage(self, row: Row) -> bool:
+        """Add the usage of a record. Returns whether that is all there is to change."""
+        if self.connection.execute(sql.ADD_USAGE, row).rowcount != 1:
+            return False
+        self.connection.execute(self.sql.ADD_DAILY_USAGE, row[:-1])
+        return True
 
     def _append_many(self, rows: Sequence[Row]) -> int:
         """Append the records that are not fenced, in as few statements as possible, and return their number."""

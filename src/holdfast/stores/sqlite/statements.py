@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from holdfast.stores.sql.ready_states import READY_WHEN_DUE, ReadyState
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.statements.columns import MEMORY_COLUMNS, RECORD_COLUMNS, RUN_COLUMNS
+from holdfast.stores.sql.statements.columns import MEMORY_COLUMNS, RECORD_COLUMNS, RUN_COLUMNS, USED
+from holdfast.stores.sql.statements.usage import ADD_USED
 from holdfast.stores.sqlite.dialect import SqliteDialect
 
 STATEMENTS = Statements(SqliteDialect())
@@ -42,10 +43,16 @@ APPEND_FENCED = {
     f"WITH new ({RECORD_COLUMNS}) AS (VALUES {', '.join([_RECORD_PLACEHOLDERS] * count)}) SELECT new.* FROM new "
     "CROSS JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.state = 'running' "
     "AND runs.has_budget = 0"
-    for count in (50, 10, 1)
+    for count in (50, 10, 2, 1)
 }
 """By the number of rows, largest first: one statement for many rows takes half the time of one for each. A record of a
 run with a budget may release a reservation, so a batch appends it."""
+ADD_USAGE = (
+    f"INSERT INTO usages AS t (run, {USED}, seconds, reserved_calls, reserved_tokens, reserved_nano_usd, "
+    "short_positions) SELECT key, ?3, ?4, ?5, ?6, ?7, ?8, ?10, 0, 0, 0, '' FROM runs WHERE key = ?9 AND parent = '' "
+    f"AND due_state <= 1 ON CONFLICT (run) DO UPDATE SET {ADD_USED}, seconds = t.seconds + excluded.seconds"
+)
+"""Adds the usage of a record to the account of its run; the values are those of ``Database.append_fenced``."""
 SAVE_OUTCOME = (
     "INSERT INTO attempts (run, position, attempt, intent, error, at, name, outcome) VALUES (?, ?, ?, 0, '', ?, ?, ?) "
     "ON CONFLICT (run, position) DO UPDATE SET attempt = excluded.attempt, intent = 0, progress = NULL, error = '', "

@@ -20,6 +20,7 @@ from holdfast.core.states import RunState
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import Run
 from holdfast.stores.workers import ReapResult
+from holdfast.trace_context import get_run_trace
 
 log = logging.getLogger("holdfast.runs")
 _engine_log = logging.getLogger("holdfast.engine")
@@ -53,6 +54,8 @@ class RunLog:
 
     def __init__(self, *, is_encrypted: bool, max_level: int = logging.ERROR) -> None:
         self.is_encrypted = is_encrypted
+        self.has_traces = False
+        """Whether lines have the id of the run's trace also if what started the run has none."""
         self._max_level = max_level
 
     @classmethod
@@ -94,7 +97,7 @@ class RunLog:
     def log_stall(self, run: Run, error: bytes) -> None:
         """A run cannot continue with the present code, or because the engine failed."""
         error_type, description = self.describe_error(error)
-        extra = {"run_id": run.id, "workflow": run.workflow, "error_type": error_type}
+        extra = {**self._identify(run), "error_type": error_type}
         _engine_log.error("run %r of workflow %r cannot continue: %s", run.id, run.workflow, description, extra=extra)
 
     def log_takeover(self, run: Run, *, record_count: int = 0, step: str = "") -> None:
@@ -102,7 +105,7 @@ class RunLog:
         subject = f"step {step!r} of run {run.id!r}" if step else f"run {run.id!r} of workflow {run.workflow!r}"
         kept_text = "1 recorded outcome is kept" if record_count == 1 else f"{record_count} recorded outcomes are kept"
         suffix = f" ({kept_text})" if record_count else ""
-        fields = {"run_id": run.id, "workflow": run.workflow, **({"step": step} if step else {})}
+        fields = {**self._identify(run), **({"step": step} if step else {})}
         self._emit(logging.WARNING, "%s is taken over after its worker died%s", subject, suffix, **fields)
 
     def log_deaths(self, reaped: ReapResult, role: str = "worker") -> None:
@@ -123,8 +126,16 @@ class RunLog:
     def _log(self, level: int, run: Run, error: bytes, message: str, *args: Any, **fields: Any) -> None:
         if log.isEnabledFor(min(level, self._max_level)):
             error_type, description = self.describe_error(error)
-            fields = {"run_id": run.id, "workflow": run.workflow, "error_type": error_type, **fields}
+            fields = {**self._identify(run), "error_type": error_type, **fields}
             self._emit(level, message, *args, description, **fields)
+
+    def _identify(self, run: Run) -> dict[str, Any]:
+        """The fields that say which run a line is about."""
+        fields = {"run_id": run.id, "workflow": run.workflow}
+        if run.trace_parent or self.has_traces:
+            trace = get_run_trace(run.id, run.seed, run.trace_parent, len(run.rewind_points))
+            fields["trace_id"] = f"{trace.trace_id:032x}"
+        return fields
 
     def _emit(self, level: int, message: str, *args: Any, **fields: Any) -> None:
         log.log(min(level, self._max_level), message, *args, extra=fields)

@@ -48,6 +48,7 @@ class Telemetry(NamedTuple):
             from holdfast.telemetry.tracing import Tracing
 
             tracing = Tracing.find(run_log, worker)
+            run_log.has_traces = tracing is not None
         if "opentelemetry.sdk.metrics" in sys.modules:
             from holdfast.telemetry.otel_metrics import offer_metrics
 

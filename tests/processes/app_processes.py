@@ -192,13 +192,14 @@ class World:
 
     def spawn(self, script: str, *arguments: str, **settings: object) -> App:
         """Start an app; ``settings`` go into its environment."""
-        return self._start(App, script.removesuffix(".py"), [str(HERE / "apps" / script), *arguments], settings)
+        return self.start(App, script.removesuffix(".py"), [str(HERE / "apps" / script), *arguments], **settings)
 
     def service(self, *arguments: str, **settings: object) -> Service:
         """Start a command of ``holdfast`` that runs until it is stopped."""
-        return self._start(Service, arguments[0], ["-m", "holdfast.cli", *arguments], settings)
+        return self.start(Service, arguments[0], ["-m", "holdfast.cli", *arguments], **settings)
 
-    def _start(self, kind: type[A], name: str, words: list[str], settings: dict[str, object]) -> A:
+    def start(self, kind: type[A], name: str, words: list[str], **settings: object) -> A:
+        """Start Python with these arguments; ``settings`` go into its environment."""
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")},
             "PYTHONPATH": os.pathsep.join([str(Path(holdfast.__file__).parents[1]), str(HERE)]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from socket import socket
 
 import click
@@ -85,14 +86,14 @@ def worker(
     An agent with a `deps_type` cannot get its deps here: serve it from your own program, with
     `agent.run_worker(deps=...)`.
     """
-    print_line = set_up_log("holdfast.worker", log_level, log_format)
+    set_up = partial(set_up_log, "holdfast.worker", log_level, log_format)
 
     def execute(readiness: Readiness, _: Sequence[socket]) -> None:
-        workflows = load_workflows(target)
+        workflows = load_workflows(target)  # before the log is set up: a module may do so itself
         run_in_loop(
             serve(
                 workflows,
-                print_line=print_line,
+                print_line=set_up(),
                 url=url,
                 queues=queues or None,
                 concurrency=concurrency,
@@ -109,6 +110,6 @@ def worker(
         url=url,
         process_count=process_count,
         probe_address=probe_address,
-        print_line=print_line,
+        set_up_log=set_up,
         max_silence_s=max_blocked_s,
     )

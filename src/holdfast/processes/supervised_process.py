@@ -16,7 +16,7 @@ import socket
 import threading
 from collections.abc import Iterable
 
-from holdfast.processes.readiness import Readiness
+from holdfast.processes.readiness import STOPPING, Readiness
 
 log = logging.getLogger("holdfast.supervisor")
 
@@ -58,5 +58,6 @@ class SupervisedProcess:
                 pass  # the supervisor is suspended
             except OSError:
                 break
-        log.warning("the supervisor (pid %d) has died: this process stops", self._supervisor_pid)
-        os.kill(os.getpid(), signal.SIGTERM)
+        if readiness.get_reason() != STOPPING:  # else this would be its second signal
+            log.warning("the supervisor (pid %d) has died: this process stops", self._supervisor_pid)
+            os.kill(os.getpid(), signal.SIGTERM)

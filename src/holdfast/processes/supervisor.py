@@ -11,8 +11,8 @@ the supervisor ends with an error, so that its own service manager notices. A pr
 **Stopping.** SIGTERM and SIGINT are passed on, and the supervisor waits until all processes have ended. They have a
 grace period of their own. The supervisor waits a moment before it passes the first signal on, because a service manager
 may have sent it to every process: one that reports that it is stopping does not get it twice. A second signal is passed
-on at once, as SIGINT, because two pending signals of the same number would be one. Each process has a process group of
-its own, so that Ctrl-C in a terminal reaches only the supervisor.
+on at once, but not right after the first, because two pending signals of the same number are one. Each process has a
+process group of its own, so that Ctrl-C in a terminal reaches only the supervisor.
 
 **In a container** the supervisor is often process 1, to which the kernel gives orphans of all others. So it waits for
 all of its children, also for those that it has not started.
@@ -39,6 +39,10 @@ from holdfast.processes.supervised_process import FILES_VARIABLE
 log = logging.getLogger("holdfast.supervisor")
 
 MAX_FAILED_STARTS = 5
+MIN_SILENCE_S = 5.0
+"""Seconds without a report that say nothing: the machine may be busy."""
+START_SILENCE_S = 60.0
+"""Seconds that a process may take until its first report, which it makes when Holdfast is imported."""
 PASS_ON_DELAY_S = 0.5
 """Seconds before the first stop signal is passed on: twice the interval of reports."""
 _MAX_WAIT_S = 1.0
@@ -83,7 +87,7 @@ class Supervisor:
         count: how many processes.
         kind: what log lines call such a process.
         sockets: listening sockets that all processes inherit.
-        max_silence_s: seconds without a report after which a process is killed.
+        max_silence_s: seconds without a report after which a process is killed; at least ``MIN_SILENCE_S``.
     """
 
     def __init__(
@@ -100,12 +104,14 @@ class Supervisor:
         self._command = [sys.executable, "-m", "holdfast.cli", *arguments]
         self._kind = kind
         self._sockets = sockets
-        self._max_silence_s = max_silence_s
+        self._max_silence_s = max(max_silence_s, MIN_SILENCE_S)
         self._slots = [_Slot() for _ in range(count)]
         self._stop_signals: list[signal.Signals] = []
         """The stop signals so far that are not handled yet."""
         self._is_stopping = False
         self._pass_on_at = _NEVER
+        """When the first stop signal is to be passed on."""
+        self._pass_second_on_at = _NEVER
         self._failed_starts = 0
         """Processes in a row that ended before they were ready."""
         self._was_any_ready = False
@@ -146,7 +152,7 @@ class Supervisor:
     def _wait(self, wakeups: socket.socket) -> None:
         """Wait for a signal, the end of a process, a report, or the next thing that is due."""
         now = time.monotonic()
-        due_at = min(self._pass_on_at, *(slot.start_at for slot in self._slots))
+        due_at = min(self._pass_on_at, self._pass_second_on_at, *(slot.start_at for slot in self._slots))
         connections = {slot.connection: slot for slot in self._slots if slot.connection is not None}
         timeout_s = max(0.0, min(due_at - now, _MAX_WAIT_S))
         readable, _, _ = select.select([wakeups, *connections], [], [], timeout_s)
@@ -251,9 +257,11 @@ class Supervisor:
     def _kill_silent(self) -> None:
         now = time.monotonic()
         for slot in self._slots:
-            if slot.process is not None and now - slot.reported_at > self._max_silence_s:
+            has_reported = slot.reported_at > slot.started_at
+            max_silence_s = self._max_silence_s if has_reported else max(self._max_silence_s, START_SILENCE_S)
+            if slot.process is not None and now - slot.reported_at > max_silence_s:
                 pid = slot.process.pid
-                log.error("%s process %d has not reported for %g s: it is killed", self._kind, pid, self._max_silence_s)
+                log.error("%s process %d has not reported for %g s: it is killed", self._kind, pid, max_silence_s)
                 os.kill(pid, signal.SIGKILL)
                 slot.reported_at = now
 
@@ -268,10 +276,16 @@ class Supervisor:
                 self._begin_stop()
             else:
                 log.info("%s again: the %s processes stop at once", number.name, self._kind)
-                self._pass_on()
-                self._send(signal.SIGINT, self._slots)
+                is_first_pending = self._pass_on_at != _NEVER
+                self._pass_second_on_at = now + (PASS_ON_DELAY_S if is_first_pending else 0)
+                if is_first_pending:
+                    self._pass_on_at = now
         if now >= self._pass_on_at:
-            self._pass_on()
+            self._pass_on_at = _NEVER
+            self._terminate([slot for slot in self._slots if slot.reason != STOPPING])
+        if now >= self._pass_second_on_at:
+            self._pass_second_on_at = _NEVER
+            self._terminate(self._slots)
 
     def _begin_stop(self) -> None:
         self._is_stopping = True
@@ -279,13 +293,7 @@ class Supervisor:
         for slot in self._slots:
             slot.start_at = _NEVER
 
-    def _pass_on(self) -> None:
-        """Pass the first stop signal on, if that has not been done, to processes that have not received it."""
-        if self._pass_on_at != _NEVER:
-            self._pass_on_at = _NEVER
-            self._send(signal.SIGTERM, [slot for slot in self._slots if slot.reason != STOPPING])
-
-    def _send(self, number: signal.Signals, slots: Sequence[_Slot]) -> None:
+    def _terminate(self, slots: Sequence[_Slot]) -> None:
         for slot in slots:
             if slot.process is not None:
-                os.kill(slot.process.pid, number)  # it exists until ``_reap`` has learned of its end
+                os.kill(slot.process.pid, signal.SIGTERM)  # it exists until ``_reap`` has learned of its end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
+from functools import partial
 from socket import socket
 
 import click
@@ -132,7 +133,7 @@ def serve(
 
     `GET /v1/openapi.json` describes the API. --namespace is the namespace of requests that need no key.
     """
-    print_line = set_up_log("holdfast.server", log_level, log_format)
+    set_up = partial(set_up_log, "holdfast.server", log_level, log_format)
 
     def execute(readiness: Readiness, sockets: Sequence[socket]) -> None:
         # Imported here, because `serve --help` must work without the packages of a server.
@@ -163,7 +164,7 @@ def serve(
                     audit_retention_s=keep_audit,
                     allowed_webhook_hosts=tuple(map(str.lower, webhook_hosts)),
                 ),
-                print_line=print_line,
+                print_line=set_up(),
                 sockets=sockets,
                 readiness=readiness,
             ),
@@ -181,7 +182,7 @@ def serve(
         url=url,
         process_count=process_count,
         probe_address=probe_address,
-        print_line=print_line,
+        set_up_log=set_up,
         max_silence_s=_MAX_SILENCE_S,
         open_sockets=open_shared_sockets,
     )

@@ -52,7 +52,7 @@ def run_service(
     url: str | None,
     process_count: int | None,
     probe_address: tuple[str, int] | None,
-    print_line: Callable[[str], None],
+    set_up_log: Callable[[], object],
     max_silence_s: float,
     open_sockets: Callable[[], Sequence[socket.socket]] = tuple,
 ) -> None:
@@ -64,7 +64,7 @@ def run_service(
         url: the store.
         process_count: how many processes; ``None``: this one, without a supervisor.
         probe_address: where probes are answered.
-        print_line: prints a line for people.
+        set_up_log: sets up the log of the supervisor. In this process, ``execute`` does so.
         max_silence_s: seconds without a sign of life after which the supervisor kills a process.
         open_sockets: opens sockets that all processes inherit.
     """
@@ -74,7 +74,7 @@ def run_service(
         process.start_reporting(readiness)
         execute(readiness, process.sockets)
     elif process_count is None:
-        with _answer_probes(probe_address, readiness, print_line):
+        with _answer_probes(probe_address, readiness):
             execute(readiness, ())
     else:
         if split_namespace(resolve_store_url(url))[0].startswith("memory:"):
@@ -84,21 +84,18 @@ def run_service(
             )
         from holdfast.processes.supervisor import Supervisor
 
+        set_up_log()
         supervisor = Supervisor(
             sys.argv[1:], process_count, kind=kind, sockets=open_sockets(), max_silence_s=max_silence_s
         )
         readiness.get_reason = supervisor.get_not_ready_reason
-        with _answer_probes(probe_address, readiness, print_line):
+        with _answer_probes(probe_address, readiness):
             sys.exit(supervisor.run())
 
 
-def _answer_probes(
-    address: tuple[str, int] | None, readiness: Readiness, print_line: Callable[[str], None]
-) -> AbstractContextManager[object]:
+def _answer_probes(address: tuple[str, int] | None, readiness: Readiness) -> AbstractContextManager[object]:
     if address is None:
         return nullcontext()
     from holdfast.processes.probe_listener import ProbeListener, make_probe_routes
 
-    listener = ProbeListener(*address, make_probe_routes(readiness))
-    print_line(f"probes are answered on {address[0]}:{listener.port}")
-    return listener
+    return ProbeListener(*address, make_probe_routes(readiness))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,6 +15,7 @@ from app_processes import HERE, Service, World
 from ledger import check_end
 
 from free_ports import free_port
+from holdfast.processes.supervisor import PASS_ON_DELAY_S
 from waits import wait_until_sync
 
 ON_POSTGRES = ("test_a_killed_worker_process_is_replaced_and_nothing_is_lost",)
@@ -102,7 +104,10 @@ def test_a_stop_signal_that_a_service_manager_sends_to_every_process_counts_once
     holder = world.wait_for_line("hold", "start", run=run).pid
     for pid in [service.pid, *service.process_pids]:  # as systemd does by default
         os.kill(pid, signal.SIGTERM)
+    passed_on_at = time.monotonic() + 3 * PASS_ON_DELAY_S
     wait_until_sync(lambda: service.process_pids == [holder], "the idle process stops", describe=lambda: service)
+    wait_until_sync(lambda: time.monotonic() > passed_on_at, "the supervisor would have passed it on")
+    assert service.process_pids == [holder]
     world.open_gate("x-1")
     service.ends()
     assert [line.phase for line in world.lines("hold", run=run)] == ["start", "finish"]
@@ -184,3 +189,20 @@ def test_a_worker_that_blocks_its_event_loop_is_alive(world: World, tmp_path: Pa
     wait_until_sync((world.folder / "blocked").exists, "the step blocks", describe=lambda: service)
     assert read_probe(port, "/healthz") == (200, {"ok": True})
     assert read_probe(port, "/readyz")[0] == 200  # it still renews its lease
+
+
+def test_children_that_a_step_left_behind_do_not_keep_the_probe_address_of_their_dead_worker(world: World):
+    address = f"127.0.0.1:{free_port()}"
+    victim = world.service("worker", FLOWS, "--probe-address", address)
+    victim.wait_for_log("serves ")
+    run = world.client.start_sync("children", "x")
+    world.wait_for_line("hold", "start", run=run)
+    orphans = [int(pid) for pid in world.journal(run).records[0].payload.decode().strip('"').split()]
+    try:
+        victim.kill()
+        successor = world.service("worker", FLOWS, "--probe-address", address)
+        port = int(address.rpartition(":")[2])
+        wait_until_sync(lambda: read_probe(port, "/readyz")[0] == 200, "it is ready", describe=lambda: successor)
+    finally:
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)

@@ -10,6 +10,7 @@ native code holds the interpreter's lock, no thread runs and nothing answers, an
 from __future__ import annotations
 
 import json
+import os
 import socket
 import socketserver
 import threading
@@ -58,6 +59,8 @@ class ProbeListener:
         except OSError as error:
             raise UsageError(f"cannot answer probes on {host}:{port}: {error.strerror or error}") from None
         self.port: int = self._server.server_address[1]
+        if hasattr(os, "register_at_fork"):  # a child that outlives this process must not keep the port
+            os.register_at_fork(after_in_child=self._server.socket.close)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_INTERVAL_S,), name="holdfast-probes", daemon=True
         )

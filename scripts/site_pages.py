@@ -22,7 +22,9 @@ LINK_PATTERN = re.compile(r'(\]\(|\b(?:src|srcset|href)=")(?![a-z]+:|[#/])([^)#"
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what lies outside of ``docs/``."""
-    for path in sorted([*(ROOT / name for name in SITE_PAGES), *(ROOT / "examples").rglob("*")]):
+    for path in sorted(
+        [*(ROOT / name for name in SITE_PAGES), *(ROOT / "examples").rglob("*"), *(ROOT / "deploy").iterdir()]
+    ):
         place = path.relative_to(ROOT).as_posix()
         if path.is_file() and not re.search(r"(^|/)(\.|__pycache__/)", place):
             files.append(File.generated(config, _to_site_path(place), abs_src_path=str(path)))

@@ -24,6 +24,7 @@ from holdfast import Client
 from waits import wait_until_sync
 
 T = TypeVar("T")
+A = TypeVar("A", bound="App")
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 60.0
@@ -136,6 +137,47 @@ class App:
         return f"[{self.name} pid={self.pid} exit={self.exit_code}\n{said}]"
 
 
+class Service(App):
+    """A command that runs until it is stopped: with ``--processes``, a supervisor and its processes."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
+        super().__init__(name, command, environment, folder)
+        self._seen: dict[int, psutil.Process] = {}
+
+    @property
+    def process_pids(self) -> list[int]:
+        """The processes that it has started and that live, in the order in which they were started."""
+        try:
+            children = psutil.Process(self.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+        self._seen |= {child.pid: child for child in children}
+        living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        return [child.pid for child in sorted(living, key=lambda child: child.create_time())]
+
+    @property
+    def living_pids(self) -> list[int]:
+        """Those of the processes seen so far that live, whatever became of their supervisor."""
+        return [pid for pid, child in self._seen.items() if child.is_running() and child.status() != "zombie"]
+
+    def wait_for_log(self, *words: str) -> str:
+        """Wait until its log has a line with all of these words; returns the line."""
+
+        def find_line() -> str:
+            found = [line for line in self.stderr_text.splitlines() if all(word in line for word in words)]
+            assert found or self.exit_code is None, f"{self} ended without saying {words}"
+            return found[0] if found else ""
+
+        return wait_until_sync(find_line, f"{self.name} logs {words}", describe=lambda: self)
+
+    def clean_up(self) -> None:
+        """Nothing of it is left after the test."""
+        _ = self.process_pids
+        super().clean_up()
+        for pid in self.living_pids:
+            os.kill(pid, signal.SIGKILL)
+
+
 class World:
     """A database, a ledger, gates that hold steps back, and the processes that work there."""
 
@@ -150,6 +192,14 @@ class World:
 
     def spawn(self, script: str, *arguments: str, **settings: object) -> App:
         """Start an app; ``settings`` go into its environment."""
+        return self.start(App, script.removesuffix(".py"), [str(HERE / "apps" / script), *arguments], **settings)
+
+    def service(self, *arguments: str, **settings: object) -> Service:
+        """Start a command of ``holdfast`` that runs until it is stopped."""
+        return self.start(Service, arguments[0], ["-m", "holdfast.cli", *arguments], **settings)
+
+    def start(self, kind: type[A], name: str, words: list[str], **settings: object) -> A:
+        """Start Python with these arguments; ``settings`` go into its environment."""
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")},
             "PYTHONPATH": os.pathsep.join([str(Path(holdfast.__file__).parents[1]), str(HERE)]),
@@ -158,8 +208,7 @@ class World:
             "GATES": str(self.folder),
             **{name: str(value) for name, value in settings.items()},
         }
-        command = [sys.executable, str(HERE / "apps" / script), *arguments]
-        app = App(f"{len(self.apps) + 1}-{script.removesuffix('.py')}", command, environment, self.folder)
+        app = kind(f"{len(self.apps) + 1}-{name}", [sys.executable, *words], environment, self.folder)
         self.apps.append(app)
         return app
 

@@ -31,6 +31,7 @@ from holdfast.engine.journal_engine import JournalEngine
 from holdfast.engine.loop_watchdog import MAX_BLOCKED_S
 from holdfast.errors import UsageError
 from holdfast.log_output import log_to_terminal
+from holdfast.processes.readiness import STARTING
 from holdfast.services import queue_options
 from holdfast.services.lookup import make_run_not_found
 from holdfast.services.run_start import build_new_run, resolve_start
@@ -209,6 +210,11 @@ class Runtime:
     def worker_id(self) -> int:
         """The id of this runtime as a worker."""
         return self._engine.worker_id
+
+    @property
+    def not_ready_reason(self) -> str:
+        """Why this runtime takes no runs at the moment, for a readiness probe; empty if it does. Any thread may ask."""
+        return STARTING if self._loop is None else self._engine.not_ready_reason
 
     @property
     def is_closed(self) -> bool:

@@ -29,6 +29,11 @@ class Engine(StepEngine, Protocol):
         """Whether the engine has let go of its runs."""
         ...
 
+    @property
+    def not_ready_reason(self) -> str:
+        """Why this engine takes no runs at the moment; empty if it does. Read from any thread."""
+        ...
+
     async def open(self) -> None:
         """Connect, and start to take runs."""
 

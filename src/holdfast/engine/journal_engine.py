@@ -47,6 +47,7 @@ from holdfast.engine.store_readiness import retry_until_store_ready
 from holdfast.engine.thread_pool import StepThreadPool
 from holdfast.engine.timers import ClockTimers
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreError, UsageError, WorkflowNeverYields
+from holdfast.processes.readiness import STOPPING
 from holdfast.run_log import RunLog
 from holdfast.stores.change_feed import ChangeFeed
 from holdfast.stores.contract import History, Store
@@ -286,6 +287,13 @@ class JournalEngine:
     def is_stopping(self) -> bool:
         """Whether the engine has let go of its runs, or is about to because its event loop ends."""
         return self.is_closed or self._poller.is_cancelling
+
+    @property
+    def not_ready_reason(self) -> str:
+        """Why this worker takes no runs at the moment; empty if it does. Read from any thread."""
+        if self.is_draining:
+            return STOPPING
+        return "" if self.membership.has_lease() else "its lease has passed, because the store did not respond"
 
     # For the runtime
 

@@ -9,12 +9,11 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from holdfast.processes.restart_backoff import RestartBackoff
 from holdfast.scripts.script import report
 
 MAX_DEATHS = 20
-"""Deaths after which the supervisor gives up. A run that makes no progress is declared dead before that."""
-PAUSE_S = 0.2
-MAX_PAUSE_S = 30.0
+"""Deaths in a row after which the supervisor gives up. A run that makes no progress is declared dead before that."""
 
 
 def supervise(command: Sequence[str]) -> int:
@@ -33,13 +32,16 @@ def supervise(command: Sequence[str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, forward)
-    for death_count in range(1, MAX_DEATHS + 1):
+    backoff = RestartBackoff()
+    while backoff.death_count < MAX_DEATHS:
+        started_at = time.monotonic()
         process = subprocess.Popen([sys.executable, "-m", "holdfast.cli", *command])
         code = process.wait()
         if code >= 0 or stop_signal:
             return code if code >= 0 else 128 - code
-        pause = min(MAX_PAUSE_S, PAUSE_S * 2 ** (death_count - 1))
-        report(f"the process died ({signal.Signals(-code).name}); it is started again in {pause:g} s")
-        time.sleep(pause)
-    report(f"the process died {MAX_DEATHS} times, and is not started again")
+        delay_s = backoff.next_delay_s(time.monotonic() - started_at)
+        when = f"in {delay_s:g} s" if delay_s else "now"
+        report(f"the process died ({signal.Signals(-code).name}); it is started again {when}")
+        time.sleep(delay_s)
+    report(f"the process died {MAX_DEATHS} times in a row, and is not started again")
     return 1

@@ -52,6 +52,7 @@ from holdfast.server.http.router import Endpoint, RouteTable, build_response, pa
 from holdfast.server.http.stream_sender import StreamSender
 from holdfast.server.tenants import Tenants
 from holdfast.server.webhooks.target_policy import Resolver, TargetPolicy
+from holdfast.services.api_keys import DOCUMENT_KIND
 from holdfast.services.problems import Problem, problem_from_error
 from holdfast.services.thread_offload import LARGE_BYTES, TenantLocks
 from holdfast.stores.urls import create_store
@@ -109,6 +110,10 @@ class Platform:
         self.body_budget = BodyBudget(settings.max_body_bytes)
         self.target_policy = TargetPolicy(settings.allowed_webhook_hosts, settings.resolver)
         self.telemetry: Telemetry | None = None
+
+    async def check_store(self) -> None:
+        """Raise ``StoreError`` if the store does not respond."""
+        await (await self.tenants.get_default_store()).documents.list(DOCUMENT_KIND, limit=1)
 
 
 BackgroundTask = Callable[[Platform], AsyncGenerator[None]]

@@ -18,13 +18,16 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Collection, Generator
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from holdfast.codec import Encryption
-from holdfast.errors import UsageError
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.processes.readiness import STOPPING, Readiness
+from holdfast.server.http.listening_sockets import DEFAULT_HOST, bind_sockets, resolve_addresses
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 
 try:
@@ -39,11 +42,12 @@ except ModuleNotFoundError as error:
         f"a server needs packages that are not installed here ({error}): pip install 'holdfast-agents[server]'"
     ) from None
 
-DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7100
 DEFAULT_GRACE_S = 10.0
 """Seconds that requests in flight have to end."""
 MAX_CONNECTIONS = 4096
+STORE_CHECK_INTERVAL_S = 2.0
+STORE_CHECK_TIMEOUT_S = 2.0
 _IDLE_TIMEOUT_S = 15
 """Seconds for which an idle connection stays open for another request."""
 _SPARE_FILE_COUNT = 64
@@ -64,6 +68,8 @@ async def serve(
     grace_s: float = DEFAULT_GRACE_S,
     settings: Settings | None = None,
     print_line: Callable[[str], object] = lambda line: None,
+    sockets: Sequence[socket.socket] = (),
+    readiness: Readiness | None = None,
 ) -> None:
     """Serve the platform over a store until SIGTERM or SIGINT.
 
@@ -80,6 +86,8 @@ async def serve(
         grace_s: seconds that requests in flight have to end when the server stops.
         settings: how it behaves; their ``allowed_hosts`` are added.
         print_line: called with the lines that describe where it listens.
+        sockets: sockets that listen on ``host`` already, shared with other server processes.
+        readiness: becomes the readiness of this server.
     """
     settings = settings or Settings()
     settings = replace(settings, allowed_hosts=(*settings.allowed_hosts, *_get_host_names(host), *allowed_hosts))
@@ -87,14 +95,19 @@ async def serve(
     _check_tls(tls_cert, tls_key)
     async with app.running():
         is_keyless = not await app.platform.authenticator.is_key_required()
-        addresses = await _resolve_addresses(host, port)
-        _check_bind_allowed(host, addresses, is_keyless)
-        sockets = _bind_sockets(host, addresses)
+        if sockets:
+            _check_bind_allowed(host, [str(bound.getsockname()[0]) for bound in sockets], is_keyless)
+        else:
+            addresses = await resolve_addresses(host, port)
+            _check_bind_allowed(host, [address for _, (address, _) in addresses], is_keyless)
+            sockets = bind_sockets(host, addresses)
         try:
 
             def announce() -> None:
                 for line in _describe_startup(app, sockets, is_keyless, has_tls=tls_cert is not None):
                     print_line(line)
+                if readiness is not None:
+                    readiness.get_reason = ServerReadiness(server, app, asyncio.get_running_loop()).get_reason
 
             server = UvicornServer(
                 app,
@@ -105,7 +118,7 @@ async def serve(
                 grace_s=grace_s,
                 max_connections=_fit_connection_limit(MAX_CONNECTIONS),
             )
-            await server.serve(sockets)
+            await server.serve(list(sockets))
         finally:
             for bound in sockets:
                 bound.close()
@@ -191,47 +204,49 @@ class UvicornServer(uvicorn.Server):
                 self._loop.call_soon_threadsafe(self._app.platform.closing.set)
 
 
+class ServerReadiness:
+    """Whether a server is ready: it accepts requests, and its store responds. Any thread but the loop's may ask.
+
+    The store is asked at most once in ``STORE_CHECK_INTERVAL_S``.
+    """
+
+    def __init__(self, server: UvicornServer, app: App, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._app = app
+        self._loop = loop
+        self._store_problem = ""
+        self._checked_at = float("-inf")
+
+    def get_reason(self) -> str:
+        """Why the server is not ready; empty if it is."""
+        if self._server.should_exit:
+            return STOPPING
+        now = time.monotonic()
+        if now - self._checked_at >= STORE_CHECK_INTERVAL_S:
+            self._store_problem = self._find_store_problem()
+            self._checked_at = now
+        return self._store_problem
+
+    def _find_store_problem(self) -> str:
+        checking = asyncio.run_coroutine_threadsafe(self._app.platform.check_store(), self._loop)
+        try:
+            checking.result(STORE_CHECK_TIMEOUT_S)
+        except (TimeoutError, HoldfastError):
+            checking.cancel()
+            return "its store does not respond"
+        return ""
+
+
 # Listening
 
-BindAddress = tuple[socket.AddressFamily, tuple[str, int]]
 
-
-async def _resolve_addresses(host: str, port: int) -> list[BindAddress]:
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:
-        raise UsageError(
-            f"{host!r} is no address of this machine: {error}. Leave --host out for {DEFAULT_HOST}."
-        ) from None
-    return list(dict.fromkeys((family, (str(address[0]), port)) for family, _, _, _, address in found))
-
-
-def _check_bind_allowed(host: str, addresses: Collection[BindAddress], is_keyless: bool) -> None:
-    if is_keyless and not all(is_loopback(address) for _, (address, _) in addresses):
+def _check_bind_allowed(host: str, addresses: Iterable[str], is_keyless: bool) -> None:
+    if is_keyless and not all(map(is_loopback, addresses)):
         raise UsageError(
             f"{host} can be reached from other machines, and there is no API key yet: whoever reaches a server without "
             f"keys may do everything. Make one with `holdfast keys create NAME --scope admin` (for the same store), or "
             f"listen on {DEFAULT_HOST}."
         )
-
-
-def _bind_sockets(host: str, addresses: Collection[BindAddress]) -> list[socket.socket]:
-    """Sockets on all addresses of the host, with the same port."""
-    sockets: list[socket.socket] = []
-    for family, (address, requested_port) in addresses:
-        port = requested_port or (sockets[0].getsockname()[1] if sockets else 0)
-        try:
-            sockets.append(socket.create_server((address, port), family=family, backlog=2048))
-        except OSError as error:
-            for bound in sockets:
-                bound.close()
-            shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            raise UsageError(
-                f"cannot listen on {shown}: {error.strerror or error}. Is another server running there? Choose "
-                f"another port with --port."
-            ) from None
-    return sockets
 
 
 def _get_host_names(host: str) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from holdfast.engine.loop_watchdog import MAX_BLOCKED_S, LoopWatchdog
 from holdfast.engine.store_readiness import retry_until_store_ready
 from holdfast.engine.thread_pool import StepThreadPool
 from holdfast.errors import RunNotFound, UsageError
+from holdfast.processes.readiness import STOPPING
 from holdfast.run_log import RunLog
 from holdfast.stores.change_feed import ChangeFeed
 from holdfast.stores.contract import History
@@ -198,6 +199,11 @@ class TemporalEngine:
     def is_stopping(self) -> bool:
         """Whether it is closed, or about to be: the end of ``asyncio.run`` cancels all tasks at once."""
         return self._is_closed or (self._notify_task is not None and self._notify_task.cancelling() > 0)
+
+    @property
+    def not_ready_reason(self) -> str:
+        """Why this engine takes no runs at the moment; empty if it does. Read from any thread."""
+        return STOPPING if self._is_closed else ""
 
     async def _notify_periodically(self) -> None:
         try:

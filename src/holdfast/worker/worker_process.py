@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection
 
 from holdfast.authoring.runtime import DEFAULT_GRACE_S, MAX_BLOCKED_S, Runtime
 from holdfast.errors import HoldfastError
+from holdfast.processes.readiness import Readiness
 from holdfast.stores.urls import split_namespace
 
 EXIT_DELAY_S = 2.0
@@ -34,11 +35,13 @@ async def serve(
     lease_s: float = 10.0,
     grace_s: float = DEFAULT_GRACE_S,
     max_blocked_s: float = MAX_BLOCKED_S,
+    readiness: Readiness | None = None,
 ) -> None:
     """Execute runs of these workflows until SIGTERM or SIGINT, then finish or hand over what is in flight.
 
     For a process that does nothing else: it ends soon after this returns, and also when a step has blocked its event
-    loop for ``max_blocked_s``. ``print_line`` is called with the lines that describe what it serves.
+    loop for ``max_blocked_s``. ``print_line`` is called with the lines that describe what it serves. ``readiness``
+    becomes the readiness of this worker.
     """
     runtime = Runtime(
         url,
@@ -49,6 +52,8 @@ async def serve(
         max_blocked=max_blocked_s,
     )
     await runtime.open()
+    if readiness is not None:
+        readiness.get_reason = lambda: runtime.not_ready_reason
     # What is loaded by now stays, and this process is the worker's own: a full collection of it would take 30 ms.
     gc.freeze()
     served = ", ".join(sorted(workflows))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from collections.abc import Sequence
+from functools import partial
+from socket import socket
 
 import click
 
@@ -15,15 +19,20 @@ from holdfast.cli.shared.options import (
     set_up_log,
     store_only_option,
 )
+from holdfast.cli.shared.service import run_service, service_options
+from holdfast.processes.readiness import Readiness
 
 _MIN_COLLECTED_OBJECTS = 20_000
 """New objects after which garbage is collected."""
+_MAX_SILENCE_S = 60.0
+"""Seconds without a report after which a supervisor kills a server process."""
 
 
 @command(
     "holdfast serve",
     "holdfast serve --host 0.0.0.0 --host-name agents.example.com --tls-cert cert.pem --tls-key key.pem",
     "holdfast serve --trust-proxy 10.0.0.7 --host-name agents.example.com",
+    "holdfast serve --processes 4 --probe-address 0.0.0.0:7180",
 )
 @click.option(
     "--host",
@@ -88,6 +97,12 @@ _MIN_COLLECTED_OBJECTS = 20_000
     default="10 s",
     help="How long requests in flight may take to finish when the server stops.",
 )
+@service_options(
+    "--processes",
+    "--workers",
+    help="Start this many server processes on the same address, and replace those that die. Default: this process is "
+    "the only one.",
+)
 @log_options
 @store_only_option("a server serves a store, give its URL.")
 def serve(
@@ -103,6 +118,8 @@ def serve(
     keep_audit: float,
     webhook_hosts: tuple[str, ...],
     grace_s: float,
+    process_count: int | None,
+    probe_address: tuple[str, int] | None,
     log_level: str | None,
     log_format: str | None,
     url: str | None,
@@ -110,40 +127,62 @@ def serve(
     """Serve the store over HTTP, for agents of any framework and language.
 
     By default it listens on this machine only. There, programs of the same user may do everything until you create the
-    first API key (`holdfast keys create`); from then on every request needs one. Start as many servers as you
-    like, on the same store. SIGTERM or Ctrl-C stops a server cleanly; a second one stops it at once.
+    first API key (`holdfast keys create`); from then on every request needs one. Start as many servers as you like, on
+    the same store; --processes starts several on one address. SIGTERM or Ctrl-C stops a server cleanly; a second one
+    stops it at once.
 
     `GET /v1/openapi.json` describes the API. --namespace is the namespace of requests that need no key.
     """
-    # Imported here, because `serve --help` must work without the packages of a server.
-    from holdfast.server import endpoints  # noqa: F401  # pyright: ignore[reportUnusedImport]  # before ``gc.freeze``
-    from holdfast.server.app import Settings
-    from holdfast.server.uvicorn_server import find_loop_factory
-    from holdfast.server.uvicorn_server import serve as serve_http
-    from holdfast.telemetry.telemetry import enable_metrics
+    set_up = partial(set_up_log, "holdfast.server", log_level, log_format)
 
-    enable_metrics()
-    # Requests make many objects and few cycles: collections were an eighth of the server's CPU time.
-    gc.freeze()
-    gc.set_threshold(_MIN_COLLECTED_OBJECTS)
-    run_in_loop(
-        serve_http(
-            url,
-            host=host,
-            port=port,
-            allowed_hosts=allowed_hosts,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            trusted_proxies=trusted_proxies,
-            grace_s=grace_s,
-            settings=Settings(
-                max_body_bytes=int(max_body * 1024 * 1024),
-                requests_per_s=rate,
-                max_open_streams=max_streams,
-                audit_retention_s=keep_audit,
-                allowed_webhook_hosts=tuple(map(str.lower, webhook_hosts)),
+    def execute(readiness: Readiness, sockets: Sequence[socket]) -> None:
+        # Imported here, because `serve --help` must work without the packages of a server.
+        from holdfast.server import endpoints  # noqa: F401  # pyright: ignore[reportUnusedImport]  # before ``gc.freeze``
+        from holdfast.server.app import Settings
+        from holdfast.server.uvicorn_server import find_loop_factory
+        from holdfast.server.uvicorn_server import serve as serve_http
+        from holdfast.telemetry.telemetry import enable_metrics
+
+        enable_metrics()
+        # Requests make many objects and few cycles: collections were an eighth of the server's CPU time.
+        gc.freeze()
+        gc.set_threshold(_MIN_COLLECTED_OBJECTS)
+        run_in_loop(
+            serve_http(
+                url,
+                host=host,
+                port=port,
+                allowed_hosts=allowed_hosts,
+                tls_cert=tls_cert,
+                tls_key=tls_key,
+                trusted_proxies=trusted_proxies,
+                grace_s=grace_s,
+                settings=Settings(
+                    max_body_bytes=int(max_body * 1024 * 1024),
+                    requests_per_s=rate,
+                    max_open_streams=max_streams,
+                    audit_retention_s=keep_audit,
+                    allowed_webhook_hosts=tuple(map(str.lower, webhook_hosts)),
+                ),
+                print_line=set_up(),
+                sockets=sockets,
+                readiness=readiness,
             ),
-            print_line=set_up_log("holdfast.server", log_level, log_format),
-        ),
-        loop_factory=find_loop_factory(),
+            loop_factory=find_loop_factory(),
+        )
+
+    def open_shared_sockets() -> Sequence[socket]:
+        from holdfast.server.http.listening_sockets import open_sockets
+
+        return asyncio.run(open_sockets(host, port))
+
+    run_service(
+        execute,
+        kind="server",
+        url=url,
+        process_count=process_count,
+        probe_address=probe_address,
+        set_up_log=set_up,
+        max_silence_s=_MAX_SILENCE_S,
+        open_sockets=open_shared_sockets,
     )

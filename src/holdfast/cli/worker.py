@@ -19,6 +19,7 @@ from holdfast.cli.shared.options import (
 )
 from holdfast.cli.shared.service import run_service, service_options
 from holdfast.processes.readiness import Readiness
+from holdfast.telemetry.environment import configure_from_environment
 from holdfast.worker.worker_process import serve
 from holdfast.worker.workflow_loader import load_workflows
 
@@ -90,10 +91,12 @@ def worker(
 
     def execute(readiness: Readiness, _: Sequence[socket]) -> None:
         workflows = load_workflows(target)  # before the log is set up: a module may do so itself
+        print_line = set_up()
+        configure_from_environment("holdfast-worker")
         run_in_loop(
             serve(
                 workflows,
-                print_line=set_up(),
+                print_line=print_line,
                 url=url,
                 queues=queues or None,
                 concurrency=concurrency,

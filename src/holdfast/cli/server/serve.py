@@ -141,8 +141,10 @@ def serve(
         from holdfast.server.app import Settings
         from holdfast.server.uvicorn_server import find_loop_factory
         from holdfast.server.uvicorn_server import serve as serve_http
+        from holdfast.telemetry.environment import configure_from_environment
         from holdfast.telemetry.telemetry import enable_metrics
 
+        configure_from_environment("holdfast-server")
         enable_metrics()
         # Requests make many objects and few cycles: collections were an eighth of the server's CPU time.
         gc.freeze()

@@ -74,7 +74,7 @@ def run_service(
         process.start_reporting(readiness)
         execute(readiness, process.sockets)
     elif process_count is None:
-        with _answer_probes(probe_address, readiness):
+        with _answer_probes(probe_address, readiness, has_metrics=True):
             execute(readiness, ())
     else:
         if split_namespace(resolve_store_url(url))[0].startswith("memory:"):
@@ -89,13 +89,22 @@ def run_service(
             sys.argv[1:], process_count, kind=kind, sockets=open_sockets(), max_silence_s=max_silence_s
         )
         readiness.get_reason = supervisor.get_not_ready_reason
-        with _answer_probes(probe_address, readiness):
+        with _answer_probes(probe_address, readiness, has_metrics=False):
             sys.exit(supervisor.run())
 
 
-def _answer_probes(address: tuple[str, int] | None, readiness: Readiness) -> AbstractContextManager[object]:
+def _answer_probes(
+    address: tuple[str, int] | None, readiness: Readiness, *, has_metrics: bool
+) -> AbstractContextManager[object]:
     if address is None:
         return nullcontext()
-    from holdfast.processes.probe_listener import ProbeListener, make_probe_routes
+    from holdfast.processes.probe_listener import ProbeListener, ProbeResponse, make_probe_routes
 
-    return ProbeListener(*address, make_probe_routes(readiness))
+    routes = make_probe_routes(readiness)
+    if has_metrics:  # those of a supervisor's processes are in the processes
+        from holdfast.telemetry.prometheus import CONTENT_TYPE, render_metrics
+        from holdfast.telemetry.telemetry import enable_metrics
+
+        metrics = enable_metrics()
+        routes["/metrics"] = lambda: ProbeResponse(200, render_metrics(metrics.list_metrics()).encode(), CONTENT_TYPE)
+    return ProbeListener(*address, routes)

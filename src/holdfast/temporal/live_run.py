@@ -93,8 +93,9 @@ class LiveRun(TemporalRun):
             started_at=info.workflow_start_time.timestamp(),
         )
         self.run_log = engine_context.run_log
-        if engine_context.telemetry is not None:
-            found = engine_context.telemetry.find_run(self.driver.run, is_agent=self.driver.definition.is_agent)
+        definition = engine_context.get_definition(self.driver.run.workflow, self.driver.run.version)
+        if engine_context.telemetry is not None and not definition.is_program:  # the program's host has its own
+            found = engine_context.telemetry.find_run(self.driver.run, is_agent=definition.is_agent)
             found.is_muted = workflow.unsafe.is_replaying
             self.driver.telemetry = found
         self._workflow_loop = asyncio.get_running_loop()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,10 @@ from holdfast.testing import ScriptedModel
 from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
+
+ROOT = Path(__file__).parents[2]
+STORE_METRICS = {"holdfast_runs_unfinished", "holdfast_queue_depth", "holdfast_approvals_open"}
+"""Those of a server, which are read from the store."""
 
 
 @pytest.fixture
@@ -143,3 +149,12 @@ async def test_labels_may_have_any_text():
     counter.add((text,))
     [family] = text_string_to_metric_families(render_metrics([counter]))
     assert family.samples[0].labels == {"name": text}
+
+
+async def test_the_docs_and_the_alert_rules_name_metrics_that_exist():
+    page = render_metrics(Metrics().list_metrics())
+    known = set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE)) | STORE_METRICS
+    named = set(re.findall(r"`(holdfast_[a-z_]+)`", (ROOT / "docs" / "observability.md").read_text()))
+    assert named == known
+    rules = (ROOT / "deploy" / "prometheus-alerts.yaml").read_text()
+    assert {re.sub("_bucket$", "", name) for name in re.findall(r"holdfast_[a-z_]+", rules)} <= known

@@ -44,15 +44,11 @@ async def test_a_run_on_temporal_is_one_trace(spans: Spans):
         assert await handle.result() == 9
         await wait_until(lambda: bool(spans.list("invoke_workflow outer")))
     names = sorted(span.name for span in spans.list())
-    assert names == sorted(
-        ["query", "add", "add", "add", "approval", "approval start"]
-        + ["invoke_workflow inner", "invoke_workflow outer", "invoke_workflow prog"]
-    )
+    runs = ["invoke_workflow inner", "invoke_workflow outer", "invoke_workflow prog"]
+    assert names == sorted(["query", "add", "add", "add", "approval", "approval start", *runs])
     assert {span.context.trace_id for span in spans.list() if span.context} == {int("ab" * 16, 16)}
     assert spans.get_parent_name(spans.get("query")) == "add"
     parents = {span.name: spans.get_parent_name(span) for span in spans.list()}
     assert parents["invoke_workflow inner"] == parents["invoke_workflow prog"] == "invoke_workflow outer"
-    assert sorted(spans.get_parent_name(span) or "" for span in spans.list("add")) == [
-        "invoke_workflow inner", "invoke_workflow outer", "invoke_workflow prog",
-    ]  # fmt: skip
+    assert sorted(spans.get_parent_name(span) or "" for span in spans.list("add")) == runs
     assert spans.get("invoke_workflow outer").parent is not None

@@ -104,6 +104,12 @@ SECTIONS = {
         "namespaces": LazyCommand(
             "stores.namespaces:namespaces", "List the namespaces of a database, the default one first."
         ),
+        "backup": LazyCommand("stores.backup:backup", "Copy the SQLite database, while workers use it."),
+        "restore": LazyCommand("stores.restore:restore", "Replace the SQLite database with a backup."),
+        "mark-restored": LazyCommand(
+            "stores.restore:mark_restored",
+            "Tell a database that it was restored, so that no `once` step is executed a second time.",
+        ),
         "encryption-key": LazyCommand(
             "stores.encryption_key:encryption_key", "Create a key to encrypt what is recorded, and print it."
         ),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,8 @@ class ChildRuns:
         if new is None:
             host.writer.submit(AwaitRun(call.run_id, link), on_answer)
         else:
+            if restored_from := driver.steps.restored_from:  # the backup may have been made before it was started
+                new = replace(new, restored_from=restored_from)
             host.start_child(new, link, on_answer)
 
     def _on_answer(self, command: Command, answer: OpResult | BaseException) -> None:

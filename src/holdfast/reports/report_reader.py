@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.admission.usage import BUDGET_SIGNAL
 from holdfast.codec import is_encrypted_value, mask_encrypted_text
-from holdfast.core.records import Record, RecordKind, Signal
+from holdfast.core.records import RESTORED_POSITION, Record, RecordKind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import BudgetExceeded, UsageError
 from holdfast.reports.advice import build_advice
@@ -336,6 +336,7 @@ class _ReportReader:
                 retry_at=to_datetime(attempt.retry_at),
             )
             for attempt in sorted(self.page.attempts.values(), key=lambda attempt: attempt.position)
+            if attempt.position != RESTORED_POSITION
         )
 
     def _list_pending_signals(self) -> list[Signal]:

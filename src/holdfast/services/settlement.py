@@ -11,11 +11,12 @@ refused: use a fork instead, a new run with the same beginning.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, validate_size
-from holdfast.core.records import Record, RecordKind, Rewind
+from holdfast.core.records import RESTORED_POSITION, Attempt, Record, RecordKind, Rewind
 from holdfast.errors import SettleRefused, StepOutcomeUnknown, UsageError
 from holdfast.services.approvals import get_os_user
 from holdfast.services.forks import NOT_GIVEN
@@ -82,7 +83,12 @@ async def settle_step(
             0, old.kind, old.position, old.name, True, payload, max(store.now(), old.at), old.started_at, attempts=0,
             epoch=run.epoch, preview=preview,
         )  # fmt: skip
-    settlement = Settlement(run.epoch, _narrow_rewind(run, history.records, old), record)
+    restored = history.attempts.get(RESTORED_POSITION)
+    attempt = None
+    if restored is not None and not happened:
+        at = max(store.now(), math.nextafter(restored.at, math.inf))
+        attempt = Attempt(old.position, 0, at=at, name=old.name)
+    settlement = Settlement(run.epoch, _narrow_rewind(run, history.records, old), record, attempt)
     [status] = await store.commit([ReopenRun(run_id, store.now(), settlement=settlement)])
     if status is OpStatus.REFUSED:
         raise SettleRefused(

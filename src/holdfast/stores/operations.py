@@ -105,6 +105,9 @@ class NewRun:
     start time, at most this many seconds after the run's creation."""
     is_delivery: bool = False
     """No engine executes it: see ``claims``."""
+    restored_from: str = ""
+    """The backup from which the run that starts it was restored, as text: it may have been executed before. It gets an
+    attempt at ``RESTORED_POSITION``, and is created as ``pending``, so that its first holder reads that."""
 
 
 @immutable
@@ -423,6 +426,8 @@ class Settlement(NamedTuple):
     record: Record | None
     """The step's outcome, with a ``seq`` that follows the records that stay; ``None``: it did not happen, and runs
     again."""
+    attempt: Attempt | None = None
+    """Of a step that did not happen, in a run that was restored from a backup: the step may start."""
 
 
 class ReopenRun(NamedTuple):
@@ -445,6 +450,9 @@ class ReopenRun(NamedTuple):
 
     Each of these runs that is short of a budget gets ``BUDGET_SIGNAL``, and reserves again. Removed answers of people
     are not put back: see ``approvals``. Each reopened run gets a ``REOPENED`` event.
+
+    With ``rerun_once_steps``, it no longer counts as restored from a backup: its attempt at ``RESTORED_POSITION`` is
+    deleted.
 
     With ``settlement``, its ``rewind`` replaces the run's own, and the step's outcome is appended after the records
     that stay. ``ENDED`` also when the run has another epoch by now. Runs that are reopened with it are handled as in

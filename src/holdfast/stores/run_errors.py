@@ -105,11 +105,20 @@ def is_child_failure(payload: bytes | None) -> bool:
     return (payload or b"").startswith(b'{"child": ')
 
 
-def make_unknown_outcome_error(run_id: str, step: str) -> StepOutcomeUnknown:
-    """The recorded error of a ``once`` step that was in flight when its worker died."""
+def make_unknown_outcome_error(run_id: str, step: str, restored_from: str = "") -> StepOutcomeUnknown:
+    """The recorded error of a ``once`` step that was in flight when its worker died.
+
+    ``restored_from``: its run was restored from this backup, and the step may have been executed after that was made.
+    """
+    reason = (
+        f"has no outcome in {restored_from}, from which its run was restored, and may have been executed after that "
+        f"was made"
+        if restored_from
+        else "was in flight when its worker died"
+    )
     return StepOutcomeUnknown(
-        f"step {step!r} of run {run_id!r} was in flight when its worker died. Its effect is `once`, so it is "
-        f"not run again: it may or may not have happened. Check first, then act on what you find.",
+        f"step {step!r} of run {run_id!r} {reason}. Its effect is `once`, so it is not run again: it may or may not "
+        f"have happened. Check first, then act on what you find.",
         step,
     )
 

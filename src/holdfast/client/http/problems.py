@@ -33,6 +33,7 @@ ERRORS_BY_TYPE: Final[Mapping[str, type[HoldfastError]]] = {
     "delivery-not-found": errors.DeliveryLost,
     "retry-refused": errors.RetryRefused,
     "settle-refused": errors.SettleRefused,
+    "outcome-unknown": errors.StepOutcomeUnknown,
     "approval-closed": errors.ApprovalClosed,
     "workflow-disabled": errors.WorkflowDisabled,
     "value-too-large": errors.ValueTooLarge,

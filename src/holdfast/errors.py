@@ -156,6 +156,10 @@ class UndecryptableValue(UnreadableRecord):
         self.key_id = key_id
 
 
+class ValueErased(UndecryptableValue):
+    """A recorded value was erased (``holdfast erase``), so nothing can read it any more."""
+
+
 class RunError(HoldfastError):
     """An error about one run."""
 
@@ -185,6 +189,10 @@ class RetryRefused(RunError):
     def __init__(self, message: str, run_id: str = "", *, needs_run_again: bool = False) -> None:
         super().__init__(message, run_id)
         self.needs_run_again = needs_run_again
+
+
+class RunErased(RunError):
+    """What the run recorded was erased (``holdfast erase``): it cannot be retried, settled, forked, or joined."""
 
 
 class SettleRefused(RunError):

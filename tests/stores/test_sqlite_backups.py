@@ -47,7 +47,7 @@ async def test_a_copy_made_while_a_worker_writes_is_one_moment_of_the_journal(tm
     writing = asyncio.create_task(write())
     counts: list[int] = []
     for number in range(5):
-        while written < 30 * (number + 1):
+        while written < 30 * (number + 1):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         before = written
         target = tmp_path / f"copy {number}.db"

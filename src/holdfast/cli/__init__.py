@@ -44,6 +44,7 @@ SECTIONS = {
         "prune": LazyCommand(
             "runs.prune:prune", "Delete runs that ended long ago, with everything that belongs to them."
         ),
+        "erase": LazyCommand("runs.erase:erase", "Erase one person's data: all values that ended runs have recorded."),
     },
     "Approvals": {
         "approvals": LazyCommand("runs.approvals:approvals", "List open approvals, oldest first."),

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast import errors
+from holdfast.codec.encrypted_values import check_readable
 from holdfast.codec.formatting import capitalize_first
 from holdfast.codec.tags import pack, unpack_record
 from holdfast.errors import CodecError, UnreadableRecord
@@ -215,6 +216,7 @@ def _find_in_namespace(namespace: Mapping[str, object], qualname: str) -> type[E
 def _read_error_record(data: bytes) -> dict[str, Any]:
     record = unpack_record(data, "a recorded error")
     if not isinstance(record, dict) or not {"type", "qualname", "message", "attributes"} <= record.keys():
+        check_readable(data, "a recorded error")
         raise UnreadableRecord("A recorded error cannot be read: it has no type and message.")
     return cast("dict[str, Any]", record)
 

@@ -270,8 +270,8 @@ class EventReader:
             items = [{"task": item.task, "status": item.status} for item in plan]
             yield self._make_record_event(record, "plan", {"plan": items})
         elif record.kind is RecordKind.APPROVAL:
-            answer: dict[str, Any] = _decode_json(record.payload) or {}
-            data = {"state": "answered", "id": record.preview, **answer}
+            answer = _decode_json(record.payload)
+            data = {"state": "answered", "id": record.preview, **(answer if isinstance(answer, dict) else {})}
             yield self._make_record_event(record, "approval", data)
         else:
             yield self._make_record_event(record, record.kind.label, _outcome_to_json(record))

@@ -22,9 +22,10 @@ from holdfast.services.approvals import get_os_user
 from holdfast.services.forks import NOT_GIVEN
 from holdfast.services.lookup import find_run
 from holdfast.stores.contract import History, Store
+from holdfast.stores.erasure import is_erased
 from holdfast.stores.operations import OpStatus, ReopenRun, Run, Settlement
 from holdfast.stores.rules import REOPENABLE
-from holdfast.stores.run_errors import get_error_text
+from holdfast.stores.run_errors import get_error_text, make_erased_error
 
 _UNKNOWN_OUTCOME_PREFIX = f"{StepOutcomeUnknown.__module__}.{StepOutcomeUnknown.__qualname__} "
 _MAX_PREVIEW_LENGTH = 400
@@ -72,6 +73,8 @@ async def settle_step(
     """Decide the outcome of a step, and continue its run. Default of ``by``: the user of the operating system."""
     check_settlement(output, happened)
     run = await find_run(store, run_id)
+    if is_erased(run):
+        raise make_erased_error(run_id)
     [history] = await store.get_histories([run.key])
     old = _find_step(run, history, step)
     record = None
@@ -96,6 +99,8 @@ async def settle_step(
             f"second time. `holdfast show {run_id}` tells which; settle that one's first.",
             run_id,
         )
+    if status is OpStatus.ERASED:
+        raise make_erased_error(run_id)
     if status is OpStatus.COMPENSATED:
         raise _make_undone_error(run_id)
     if status is not OpStatus.DONE:

@@ -49,6 +49,8 @@ class OpStatus(Enum):
     """The run has ended, so it takes no signals and requests; or a retry found nothing to reopen."""
     COMPENSATED = "compensated"
     """A retry found that compensations have undone the run's steps."""
+    ERASED = "erased"
+    """A retry or a fork of a run that was erased: see ``erasure``."""
     WORKFLOW_DISABLED = "workflow_disabled"
     """The workflow is disabled, so its runs are not started."""
 
@@ -438,8 +440,8 @@ class ReopenRun(NamedTuple):
     added to ``rewind_points``. A removed signal is put back into the mailbox. The attempts of steps that were begun
     because of removed records are deleted, with their progress and the outcomes of transactional steps: a step at such
     a position is another call. Only the intents of ``once`` steps stay, so that a retry runs none of them a second
-    time. ``COMPENSATED`` when the ``rewind`` says so. ``REFUSED`` when a ``once`` step would run a second time
-    (``once_seqs``), unless ``rerun_once_steps``. Without a ``rewind`` nothing is removed.
+    time. ``COMPENSATED`` when the ``rewind`` says so, ``ERASED`` when the run was erased. ``REFUSED`` when a ``once``
+    step would run a second time (``once_seqs``), unless ``rerun_once_steps``. Without a ``rewind`` nothing is removed.
 
     Runs that it had started, and whose end is no longer or not yet in its journal, are handled by their state. A run
     that has failed, was cancelled (perhaps with this one), or is dead is reopened in the same way, and awaited again;
@@ -472,7 +474,7 @@ class ForkRun(NamedTuple):
 
     The records of ``source_run`` with a ``seq`` below ``before_seq`` are copied (large payloads are shared), then
     ``record``, if given, is appended. Live events, approvals, and signals are not copied. The new run is ``pending``.
-    Repeating a fork is harmless: the run exists under its id.
+    Repeating a fork is harmless: the run exists under its id. ``ERASED`` when the source was erased.
     """
 
     source_run: str

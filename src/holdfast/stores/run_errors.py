@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core.states import RunState
-from holdfast.errors import StepOutcomeUnknown, WorkflowDisabled
+from holdfast.errors import RunErased, StepOutcomeUnknown, WorkflowDisabled
 from holdfast.stores import live_events
 from holdfast.stores.operations import LiveEvent, Run
 
@@ -120,6 +120,15 @@ def make_unknown_outcome_error(run_id: str, step: str, restored_from: str = "") 
         f"step {step!r} of run {run_id!r} {reason}. Its effect is `once`, so it is not run again: it may or may not "
         f"have happened. Check first, then act on what you find.",
         step,
+    )
+
+
+def make_erased_error(run_id: str) -> RunErased:
+    """The error for using a run that was erased."""
+    return RunErased(
+        f"what run {run_id!r} recorded was erased, so it cannot be retried, settled, forked, or joined: start a new "
+        f"run under another id",
+        run_id,
     )
 
 

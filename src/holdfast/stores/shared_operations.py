@@ -175,6 +175,8 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
         source = self._get_by_id(op.source_run)
         if source is None:
             return OpStatus.UNKNOWN_RUN
+        if self._is_erased(source.key):
+            return OpStatus.ERASED
         if self._is_disabled(op.run.workflow):
             return OpStatus.WORKFLOW_DISABLED
         run = self._create(op.run, None, inherits_budget=False)
@@ -283,6 +285,8 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
         if op.settlement is not None and run.id == op.run_id:
             run = run._replace(rewind=op.settlement.rewind)
         answer = rules.decide_reopen(run.state, run.rewind, rerun_once_steps=op.rerun_once_steps)
+        if answer is OpStatus.DONE and self._is_erased(key):
+            answer = OpStatus.ERASED
         if answer is not OpStatus.DONE:
             return answer
         affected[key] = run

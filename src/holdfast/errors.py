@@ -15,10 +15,12 @@
     │   │   └── ValueTooLarge        a value above the size limit (64 MiB by default)
     │   └── UnreadableRecord         recorded bytes that cannot be decoded
     │       └── UndecryptableValue   they are encrypted, and cannot be decrypted here: ``.key_id`` is the key needed
+    │           └── ValueErased      they were erased
     ├── RunError                     about one run: ``.run_id``
     │   ├── RunNotFound
     │   ├── RunConflict              the id is taken by a run with other inputs
     │   ├── RunEnded                 the run has ended: it takes no more signals and cannot be cancelled or paused
+    │   ├── RunErased                what the run recorded was erased: it cannot be retried, settled, forked, or joined
     │   ├── RetryRefused             the run cannot be retried, or not without ``run_again=True``
     │   ├── SettleRefused            the step cannot be settled
     │   ├── DeliveryLost             a listener no longer holds the run: ``.reason``

@@ -109,7 +109,7 @@ async def test_the_audit_log_says_who_erased_which_runs(store: Store, clock: Clo
     assert not await store.audit_log.list()
     await erase(store)
     [row] = await store.audit_log.list()
-    assert (row.event.key_name, row.event.action, row.event.target) == ("ann", "erase", "r")
+    assert (row.event.key_name, row.event.action, row.event.target) == ("ann", "erase_run", "r")
     assert row.event.at == clock.now
 
 

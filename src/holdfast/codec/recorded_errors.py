@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast import errors
-from holdfast.codec.encrypted_values import check_readable
+from holdfast.codec.encrypted_values import ERASED
 from holdfast.codec.formatting import capitalize_first
 from holdfast.codec.tags import pack, unpack_record
-from holdfast.errors import CodecError, UnreadableRecord
+from holdfast.errors import CodecError, UnreadableRecord, ValueErased
 
 MAX_MESSAGE_LENGTH = 32_768
 """Maximum length of a recorded message. A longer one loses its middle, with a note that says so. Larger arguments are
@@ -108,6 +108,8 @@ def decode_error(
 
 def read_error_info(data: bytes) -> ErrorInfo:
     """The recorded error as text. This needs none of the code that raised it."""
+    if data == ERASED:
+        return ErrorInfo(f"{ValueErased.__module__}.{ValueErased.__qualname__}", "the error was erased", "")
     record = _read_error_record(data)
     return ErrorInfo(str(record["type"]), str(record["message"]), str(record.get("traceback") or ""))
 
@@ -216,7 +218,6 @@ def _find_in_namespace(namespace: Mapping[str, object], qualname: str) -> type[E
 def _read_error_record(data: bytes) -> dict[str, Any]:
     record = unpack_record(data, "a recorded error")
     if not isinstance(record, dict) or not {"type", "qualname", "message", "attributes"} <= record.keys():
-        check_readable(data, "a recorded error")
         raise UnreadableRecord("A recorded error cannot be read: it has no type and message.")
     return cast("dict[str, Any]", record)
 

@@ -28,7 +28,7 @@ from holdfast.stores.approvals import ApprovalRequest
 from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.operations import Run
 
-AUDIT_ACTION = "erase"
+AUDIT_ACTION = "erase_run"
 """The action in the audit log: an entry for each run."""
 _ERASED_TEXT = "<erased>"
 ERASED_REQUEST = ApprovalRequest(_ERASED_TEXT)

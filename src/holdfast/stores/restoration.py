@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from holdfast.stores.contract import Store
+from holdfast.stores.contract import Store
 
 _KIND, _NAME = "restoration", "last"
 """The kind and name of the document."""
@@ -49,7 +48,7 @@ async def mark_restored(store: Store, backup_at: float | None) -> int:
 
 async def read_restoration(store: Store) -> Restoration | None:
     """The last time that the store was restored; ``None``: never."""
-    if not store.supports(type(store).documents):
+    if not store.supports(Store.documents):
         return None
     found = await store.documents.list(_KIND, [_NAME])
     return Restoration(*found[0].load_json()) if found else None

@@ -17,11 +17,6 @@ def _erase(column: str) -> str:
     return f"{column} = CASE WHEN {column} IS NOT NULL THEN {_ERASED} END"
 
 
-def _references(table: str, column: str) -> Query:
-    """Values of a column that may be references to large values."""
-    return Query("runs:i[]", f"SELECT {column} FROM @{table} WHERE run IN :runs AND octet_length({column}) = 33")
-
-
 class ErasureStatements(Catalog):
     """Statements that erase runs. What they replace may be shared, so large values are deleted as by retention."""
 
@@ -44,7 +39,12 @@ class ErasureStatements(Catalog):
     RUN_REFERENCES = Query(
         "keys:i[]", "SELECT reference(inputs), reference(output), reference(error) FROM @runs WHERE key IN :keys"
     )
-    RECORD_REFERENCES = _references("records", "payload")
+    RECORD_REFERENCES = Query(
+        "runs:i[]",
+        sqlite="SELECT payload FROM @records[records_journal] WHERE run IN :runs AND octet_length(payload) = 33",
+        postgres="SELECT t.payload FROM unnest(:runs) q (run) CROSS JOIN LATERAL "
+        "(SELECT payload FROM @records WHERE run = q.run OFFSET 0) t WHERE octet_length(t.payload) = 33",
+    )
 
     ERASE_RUN = Update(
         "tags:t key:i",

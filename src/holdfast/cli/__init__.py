@@ -105,7 +105,7 @@ SECTIONS = {
         "namespaces": LazyCommand(
             "stores.namespaces:namespaces", "List the namespaces of a database, the default one first."
         ),
-        "backup": LazyCommand("stores.backup:backup", "Copy the SQLite database, while workers use it."),
+        "backup": LazyCommand("stores.backup:backup", "Copy the SQLite database to a file, while workers use it."),
         "restore": LazyCommand("stores.restore:restore", "Replace the SQLite database with a backup."),
         "mark-restored": LazyCommand(
             "stores.restore:mark_restored",

@@ -47,10 +47,11 @@ def erase(
     as_json: bool,
     url: str | None,
 ) -> None:
-    """Erase one person's data: all values that ended runs have recorded, with those of the runs that they started.
+    """Erase one person's data: all values that ended runs have recorded.
 
-    The runs are still listed, with their steps, times, and usage. They cannot be retried or forked. A run that has not
-    ended is not erased: cancel it before. Ids and names stay readable, and backups stay as they are.
+    The same goes for the runs that they started, and for forks. The runs are still listed, with their steps, times, and
+    usage. They cannot be retried or forked. A run that has not ended is not erased: cancel it before. Ids and names
+    stay readable, and backups stay as they are.
     """
 
     def erase_data(*, dry_run: bool) -> EraseReport:

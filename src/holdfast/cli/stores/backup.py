@@ -16,6 +16,7 @@ from holdfast.stores.encrypted import unwrap_store
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.backups import back_up
 from holdfast.stores.sqlite.store import path_for_namespace
+from holdfast.stores.temporal.unsupported import unsupported_error
 from holdfast.stores.urls import is_temporal
 
 
@@ -28,7 +29,7 @@ from holdfast.stores.urls import is_temporal
 @json_option("A JSON array with an object for each file: source, target, size_bytes.")
 @store_only_option("back up the database where it is.")
 def backup(target: Path, all_namespaces: bool, overwrite: bool, as_json: bool, url: str | None) -> None:
-    """Copy the SQLite database to the file TARGET, while workers use it.
+    """Copy the SQLite database to a file, while workers use it.
 
     The copy is a snapshot: whatever is recorded meanwhile is not in it. `holdfast restore` puts it back.
     """
@@ -56,10 +57,17 @@ def get_sqlite_store(store: Store, place: str, verb: str) -> SqliteStore:
     inner = unwrap_store(store)
     if isinstance(inner, SqliteStore):
         return inner
-    if is_temporal(place):
-        raise UsageError(f"{store.url} is a Temporal server. {verb} with the database that Temporal uses.")
+    refuse_temporal(place)
     raise UsageError(
         f"{store.url} is a PostgreSQL database. {verb} with PostgreSQL's own tools: pg_dump and pg_restore, or "
         f"pg_basebackup with point-in-time recovery. After restoring it, and before you start workers: "
         f"holdfast mark-restored --since TIME"
     )
+
+
+def refuse_temporal(place: str) -> None:
+    """Raise ``UsageError`` for the URL of a Temporal server."""
+    if is_temporal(place):
+        raise unsupported_error(
+            "backups", "whose server has a database of its own", "back that one up, as Temporal's manual says"
+        )

@@ -13,7 +13,7 @@ from holdfast.cli.shared.formatting import format_count, print_json
 from holdfast.cli.shared.options import command, json_option, store_only_option
 from holdfast.cli.shared.parsing import parse_past_datetime
 from holdfast.cli.shared.store_access import open_existing_store, resolve_store
-from holdfast.cli.stores.backup import get_sqlite_store
+from holdfast.cli.stores.backup import get_sqlite_store, refuse_temporal
 from holdfast.errors import UsageError
 from holdfast.services.stalls import is_alive
 from holdfast.stores.encrypted import unwrap_store
@@ -35,7 +35,7 @@ _STORE_ONLY = "restore the database where it is."
 @json_option("A JSON object: source, target, previous (the replaced file's new name), backup_at, marked_run_count.")
 @store_only_option(_STORE_ONLY)
 def restore(source: Path, nothing_happened: bool, as_json: bool, url: str | None) -> None:
-    """Replace the SQLite database with the backup SOURCE. Stop all workers and servers before.
+    """Replace the SQLite database with a backup. Stop all workers and servers before.
 
     The restored database does not know what happened after the backup. Runs continue from what it knows. A `once` step
     that it does not know is not executed: it may have been, so its outcome is unknown (`holdfast settle`). The replaced
@@ -89,11 +89,14 @@ async def _mark_file(database: Path, backup_at: float | None) -> int:
 @json_option("A JSON object: backup_at, marked_run_count.")
 @store_only_option(_STORE_ONLY)
 def mark_restored(since: datetime, as_json: bool, url: str | None) -> None:
-    """Tell a database that it was restored, after PostgreSQL's tools or a copied file. Start no worker before.
+    """Tell a database that it was restored, so that no `once` step is executed a second time.
 
-    From then on, a `once` step that the database does not know is not executed: it may have been after WHEN, so its
-    outcome is unknown (`holdfast settle`). `holdfast restore` does this for a SQLite file.
+    Do it after you have restored it with PostgreSQL's tools, or copied a file, and before you start workers. From then
+    on, a `once` step that the database does not know is not executed: it may have been after WHEN, so its outcome is
+    unknown (`holdfast settle`). `holdfast restore` does this for a SQLite file.
     """
+
+    refuse_temporal(resolve_store(url)[1])
 
     async def mark() -> int:
         async with open_existing_store(url) as store:

@@ -21,9 +21,9 @@ PUBLIC = set(
     ApprovalClosed ApprovalDenied ApprovalError ApprovalTimedOut UnknownApproval
     BudgetExceeded CompensationFailed DefinitionError ForbiddenInWorkflow HoldfastError InputError InvalidOutput
     ModelError ModelRequestRejected ModelUnavailable NonDeterminismError RetryRefused SettleRefused TurnLimitReached
-    RunCancelled RunConflict RunDead RunEnded RunFailed RunNotFound RunTimedOut StepFailed StepOutcomeUnknown
+    RunCancelled RunConflict RunDead RunEnded RunErased RunFailed RunNotFound RunTimedOut StepFailed StepOutcomeUnknown
     NotAllowed PolicyLimitReached ServerError ServerUnavailable TooManyRequests Unauthenticated
-    StepTimedOut StoreError UnknownWorkflow UnrecordableValue UsageError ValueTooLarge WorkflowDisabled
+    StepTimedOut StoreError UnknownWorkflow UnrecordableValue UsageError ValueErased ValueTooLarge WorkflowDisabled
     """.split()  # noqa: SIM905 - words are easier to read than a column of strings
 )
 

@@ -137,6 +137,9 @@ from holdfast.errors import (
     RunEnded as RunEnded,
 )
 from holdfast.errors import (
+    RunErased as RunErased,
+)
+from holdfast.errors import (
     RunFailed as RunFailed,
 )
 from holdfast.errors import (
@@ -195,6 +198,9 @@ from holdfast.errors import (
 )
 from holdfast.errors import (
     UsageError as UsageError,
+)
+from holdfast.errors import (
+    ValueErased as ValueErased,
 )
 from holdfast.errors import (
     ValueTooLarge as ValueTooLarge,

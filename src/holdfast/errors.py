@@ -15,10 +15,12 @@
     │   │   └── ValueTooLarge        a value above the size limit (64 MiB by default)
     │   └── UnreadableRecord         recorded bytes that cannot be decoded
     │       └── UndecryptableValue   they are encrypted, and cannot be decrypted here: ``.key_id`` is the key needed
+    │           └── ValueErased      they were erased
     ├── RunError                     about one run: ``.run_id``
     │   ├── RunNotFound
     │   ├── RunConflict              the id is taken by a run with other inputs
     │   ├── RunEnded                 the run has ended: it takes no more signals and cannot be cancelled or paused
+    │   ├── RunErased                what the run recorded was erased: it cannot be retried, settled, forked, or joined
     │   ├── RetryRefused             the run cannot be retried, or not without ``run_again=True``
     │   ├── SettleRefused            the step cannot be settled
     │   ├── DeliveryLost             a listener no longer holds the run: ``.reason``
@@ -156,6 +158,10 @@ class UndecryptableValue(UnreadableRecord):
         self.key_id = key_id
 
 
+class ValueErased(UndecryptableValue):
+    """A recorded value was erased (``holdfast erase``), so nothing can read it any more."""
+
+
 class RunError(HoldfastError):
     """An error about one run."""
 
@@ -185,6 +191,10 @@ class RetryRefused(RunError):
     def __init__(self, message: str, run_id: str = "", *, needs_run_again: bool = False) -> None:
         super().__init__(message, run_id)
         self.needs_run_again = needs_run_again
+
+
+class RunErased(RunError):
+    """What the run recorded was erased (``holdfast erase``): it cannot be retried, settled, forked, or joined."""
 
 
 class SettleRefused(RunError):

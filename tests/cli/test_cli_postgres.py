@@ -21,7 +21,7 @@ from holdfast.engine import store_readiness
 from holdfast.errors import HoldfastError, RunNotFound, StoreUnavailable
 
 SECRET = "sesame"
-WITHOUT_STORE = {"demo", "replay", "check", "encryption-key"}
+WITHOUT_STORE = {"demo", "replay", "check", "encryption-key", "backup", "restore"}
 WAITING = {"worker", "run", "serve", "mcp"}
 ARGUMENTS = {
     **dict.fromkeys(["show", "events", "cancel", "pause", "resume", "budget", "retry", "fork", "export"], ("r",)),
@@ -37,6 +37,8 @@ ARGUMENTS = {
     "import": (__file__,),
     "run": ("pay.py",),
     "prune": ("--older-than", "1d", "--dry-run"),
+    "erase": ("r", "--dry-run"),
+    "mark-restored": ("--since", "1h"),
 }
 FILL = """
 import asyncio

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -26,6 +27,8 @@ from holdfast.server.deliveries import listener_registry
 from holdfast.services.api_keys import create_key
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory.workers import MemoryClaims
+from holdfast.stores.restoration import mark_restored
+from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
 
@@ -399,6 +402,27 @@ async def test_a_once_step_that_may_have_happened_is_not_done_again(monkeypatch:
         assert len(charged) == 1
         charging.cancel()
         await asyncio.gather(charging, return_exceptions=True)
+
+
+async def test_a_once_step_of_a_run_from_a_backup_is_not_done_again(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    charged: list[str] = []
+    async with running_live_server(url) as server, Client(server.address) as client:
+        run = await client.send("charging", 5)
+        store = SqliteStore(tmp_path / "runs.db")
+        await store.open()
+        assert await mark_restored(store, 1_762_500_000.0) == 1
+        await store.close()
+        delivery = await anext(client.listen("charging"))
+        assert not delivery.in_flight
+        with pytest.raises(StepOutcomeUnknown, match="has no outcome in the backup of 2025-11-07 07:20:00 UTC"):
+            await delivery.step("charge", charged.append, "twice", once=True)
+        await delivery.record("charge", "found in the bank's list")
+        assert await delivery.step("charge", charged.append, "twice", once=True) == "found in the bank's list"
+        assert await delivery.step("note", str.upper, "done") == "DONE"
+        await delivery.complete("paid")
+        assert await client.wait(run) == "paid"
+    assert not charged
 
 
 async def test_steps_side_by_side_and_deliveries_side_by_side():

@@ -92,6 +92,7 @@ ROWS: dict[str, Row] = {
     "PUT /v1/runs/{}/budget": Row(OPERATE, 404, {"usd": 1}),
     "GET /v1/dead-runs": Row(READ),
     "POST /v1/prune": Row(ADMIN, OWN, {"older_than": 0}),
+    "POST /v1/erase": Row(ADMIN, OWN, {"tag": "nobody"}),
     # People
     "GET /v1/approvals": Row(READ),
     "GET /v1/approvals/{}": Row(READ, 404),

@@ -76,8 +76,9 @@ BACKENDS = {
 ENCRYPTED_IN = {
     f"test_store_{part}"
     for part in (
-        "approvals", "deduplication", "deliveries", "forks", "journal", "live_events", "reopened_runs", "retention",
-        "run_lifecycle", "run_links", "run_requests", "schedules", "server_data", "settlement",
+        "approvals", "deduplication", "deliveries", "erasure", "forks", "journal", "live_events", "reopened_runs",
+        "restoration", "retention", "run_lifecycle", "run_links", "run_requests", "schedules", "server_data",
+        "settlement",
     )
 }  # fmt: skip
 """The modules whose tests also run on an encrypted store: those about values, and not about searching in them."""

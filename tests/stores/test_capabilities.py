@@ -49,4 +49,4 @@ def test_an_encrypted_store_wraps_only_what_handles_values():
     store = EncryptedStore(inner, ENCRYPTION)
     supported = CAPABILITIES.keys() - get_unsupported(inner)
     same = {name for name in supported if getattr(store, name) is getattr(inner, name)}
-    assert same == {"workers", "disabled_workflows", "queues", "audit_log", "daily_usage", "retention"}
+    assert same == {"workers", "disabled_workflows", "queues", "audit_log", "daily_usage", "retention", "erasure"}

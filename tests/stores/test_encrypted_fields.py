@@ -25,6 +25,7 @@ from holdfast.stores import (
     daily_usage,
     disabled_workflows,
     documents,
+    erasure,
     journal_pages,
     live_events,
     memories,
@@ -67,6 +68,7 @@ READABLE = set(
     """
     NewRun.id NewRun.workflow NewRun.digest NewRun.seed NewRun.queue NewRun.tags NewRun.python_version NewRun.parent
     NewRun.forked_from NewRun.session NewRun.previous_run NewRun.version NewRun.queue_key NewRun.dedup_key
+    NewRun.restored_from
     Run.id Run.workflow Run.queue Run.digest Run.seed Run.tags Run.python_version Run.parent Run.forked_from Run.session
     Run.previous_run Run.version Run.queue_key
     Record.name
@@ -127,6 +129,7 @@ NAMES = {
         journal_pages,
         schedules,
         documents,
+        erasure,
         audit_log,
         claims,
         daily_usage,

@@ -130,8 +130,8 @@ LARGE = {
     "signal_keys", "approvals", "memories", "memory_words", "blobs", "queue_turns", "queue_keys", "queue_charges",
     "documents", "audit", "spending", "daily_runs",
 }  # fmt: skip
-READ_WHOLE = {"COUNT_RUNS", "LIST_APPROVALS", "LIST_CLOSED_APPROVALS"}
-"""What has to read a table: all of it is counted, or any condition may come with it."""
+READ_WHOLE = {"COUNT_RUNS", "LIST_APPROVALS", "LIST_CLOSED_APPROVALS", "ERASED_FORKS", "MARK_RESTORED"}
+"""What has to read a table: all of it is counted, or any condition may come with it; or a person asks for it once."""
 BY_ORDER = {
     "KNOWN_WORKFLOWS", "COUNT_RUNS_UP_TO", "SHORT_RUNS", "DELETE_OLD_LISTENERS", "DELETE_OLD_WORKERS",
     "WORKERS",

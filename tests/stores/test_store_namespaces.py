@@ -43,6 +43,7 @@ from store_values import (
 
 from holdfast.admission.queue_limits import QueueLimits
 from holdfast.admission.usage import BudgetLimits, Usage
+from holdfast.codec import ERASED
 from holdfast.core.records import Attempt
 from holdfast.core.states import RunState
 from holdfast.errors import StoreError, StoreReadOnly
@@ -59,6 +60,7 @@ from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.capabilities import Capability
 from holdfast.stores.claims import ClaimNext, NewSignals
 from holdfast.stores.contract import MAX_INLINE_BYTES, RunFilter, RunSearchPage, Store, WorkflowSpec
+from holdfast.stores.erasure import EraseRequest, EraseResult
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
     AppendLiveEvents,
@@ -602,6 +604,25 @@ async def archives_get_extras(store: Store, run: Run, other: Store) -> None:
 @case
 async def archives_activate(store: Store, run: Run, other: Store) -> None:
     await store.archives.activate(ArchivedRun(await read_run(other)))
+
+
+@case
+async def archives_mark_restored(store: Store, run: Run, other: Store) -> None:
+    [before] = await other.get_histories([run.key])
+    await store.archives.mark_restored("a backup")
+    assert await other.get_histories([run.key]) == [before]
+
+
+@case
+async def erasure_erase(store: Store, run: Run, other: Store) -> None:
+    assert await store.erasure.erase(EraseRequest(["ended"])) == EraseResult()
+    assert (await read_run(other, "ended")).inputs != ERASED
+
+
+@case
+async def erasure_scrub(store: Store, run: Run, other: Store) -> None:
+    await store.erasure.scrub()
+    assert (await read_run(other)).id == run.id
 
 
 @case

@@ -44,6 +44,7 @@ SECTIONS = {
         "prune": LazyCommand(
             "runs.prune:prune", "Delete runs that ended long ago, with everything that belongs to them."
         ),
+        "erase": LazyCommand("runs.erase:erase", "Erase one person's data: all values that ended runs have recorded."),
     },
     "Approvals": {
         "approvals": LazyCommand("runs.approvals:approvals", "List open approvals, oldest first."),
@@ -103,6 +104,12 @@ SECTIONS = {
         "doctor": LazyCommand("doctor:doctor", "Check the machine and the store."),
         "namespaces": LazyCommand(
             "stores.namespaces:namespaces", "List the namespaces of a database, the default one first."
+        ),
+        "backup": LazyCommand("stores.backup:backup", "Copy the SQLite database to a file, while workers use it."),
+        "restore": LazyCommand("stores.restore:restore", "Replace the SQLite database with a backup."),
+        "mark-restored": LazyCommand(
+            "stores.restore:mark_restored",
+            "Tell a database that it was restored, so that no `once` step is executed a second time.",
         ),
         "encryption-key": LazyCommand(
             "stores.encryption_key:encryption_key", "Create a key to encrypt what is recorded, and print it."

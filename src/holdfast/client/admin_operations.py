@@ -14,8 +14,10 @@ from holdfast.admission.durations import Duration
 from holdfast.core.states import RunState, parse_run_states
 from holdfast.reports.dead_runs import DeadRun, list_dead_runs
 from holdfast.reports.usage_report import UsageReport, build_usage_report
+from holdfast.services.approvals import get_os_user
 from holdfast.services.audit_log import AuditEntry, read_audit_log
 from holdfast.services.disabled_workflows import disable_workflow, enable_workflow
+from holdfast.services.erasure import EraseReport, erase_data
 from holdfast.services.health import DisabledWorkflow, Health, read_health
 from holdfast.services.input_validation import parse_schema
 from holdfast.services.retention import PruneReport, make_prune_request, prune_runs
@@ -88,6 +90,32 @@ class AdminOperations:
             run_ids=run_ids, dry_run=dry_run,
         )  # fmt: skip
         return await prune_runs(store, request, report or PruneReport())
+
+    async def erase(
+        self,
+        run_ids: Collection[str] = (),
+        *,
+        tag: str = "",
+        memories: Collection[str] = (),
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> EraseReport:
+        """Erase all values that ended runs have recorded, with those of the runs that they started, and their forks.
+
+        The runs are still listed, with their steps, times, and usage, and their values read as erased. They cannot be
+        retried or forked. A run that has not ended is not erased. The audit log has an entry for each run.
+
+        Args:
+            run_ids: these runs.
+            tag: all runs with this tag, which is removed from them.
+            memories: namespaces whose memories are deleted.
+            by: who asks for it, for the audit log; default: the user of the operating system. (A server uses the name
+                of the API key.)
+            dry_run: erase nothing, only report.
+        """
+        actor = get_os_user() if by is None else by
+        store = await self._provider.store()
+        return await erase_data(store, run_ids, tag=tag, memories=memories, actor=actor, dry_run=dry_run)
 
     async def workers(self) -> list[WorkerInfo]:
         """The processes that execute runs: the live ones, and those that unfinished runs refer to."""

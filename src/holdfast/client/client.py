@@ -468,6 +468,7 @@ class Client(RunOperations, AdminOperations):
     settle_sync = sync_method(RunOperations.settle)
     dead_sync = sync_method(AdminOperations.dead)
     prune_sync = sync_method(AdminOperations.prune)
+    erase_sync = sync_method(AdminOperations.erase)
     export_sync = sync_method(RunOperations.export)
     workers_sync = sync_method(AdminOperations.workers)
     health_sync = sync_method(AdminOperations.health)

@@ -17,8 +17,10 @@ from holdfast.codec.argument_preview import preview_arguments
 from holdfast.codec.canonical import compute_content_digest, compute_digest, decode_plain
 from holdfast.codec.codec_lookup import codec_for
 from holdfast.codec.encrypted_values import (
+    ERASED,
     check_decrypted,
     check_decrypted_text,
+    check_readable,
     describe_if_encrypted,
     is_encrypted_value,
     mask_encrypted_text,
@@ -33,6 +35,7 @@ from holdfast.codec.value_codec import EncodedValue, ValueCodec
 
 __all__ = [
     "DEFAULT_MAX_VALUE_BYTES",
+    "ERASED",
     "AesEncryption",
     "EncodedValue",
     "Encryption",
@@ -42,6 +45,7 @@ __all__ = [
     "ValueCodec",
     "check_decrypted",
     "check_decrypted_text",
+    "check_readable",
     "codec_for",
     "compute_content_digest",
     "compute_digest",

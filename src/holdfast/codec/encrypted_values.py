@@ -8,7 +8,8 @@ after a prefix of their own, since they are stored where only text fits.
 A large value is compressed before it is encrypted: afterwards that is impossible. (So its length reveals something
 about its content, as the length of compressed data always does.)
 
-A value that is already encrypted is not encrypted again, and an empty one stays empty.
+A value that is already encrypted is not encrypted again, and an empty one stays empty. Nor is ``ERASED``, which takes
+the place of a value that was erased.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ import zlib
 
 from holdfast.codec.encryption import KEY_SOURCE_HINT, Encryption, read_key_id
 from holdfast.codec.formatting import capitalize_first
-from holdfast.errors import UndecryptableValue
+from holdfast.errors import UndecryptableValue, ValueErased
 
 ENCRYPTED_PREFIX = b"\xa7HF1"
 """The prefix of encrypted bytes."""
 ENCRYPTED_TEXT_PREFIX = "sealed:HF1:"
 """The prefix of an encrypted text."""
+
+ERASED = b'"<erased>" '
+"""What is left of a value that was erased: JSON, so that people see the text. No codec writes a space at the end."""
 
 _ENCRYPTED_TEXT_PATTERN = re.compile(re.escape(ENCRYPTED_TEXT_PREFIX) + r"[A-Za-z0-9_-]*=*")
 _RAW, _ZLIB = b"\x00", b"\x01"
@@ -43,7 +47,7 @@ class ValueEncryptor:
 
     def encrypt(self, data: bytes) -> bytes:
         """Encrypt a value."""
-        if not data or data.startswith(ENCRYPTED_PREFIX):
+        if not data or data.startswith(ENCRYPTED_PREFIX) or data == ERASED:
             return data
         form = _RAW
         if len(data) > _MIN_COMPRESSED_BYTES:
@@ -105,6 +109,13 @@ def check_decrypted(data: bytes, subject: str) -> None:
         f"(or the value was changed since; then its log says so). {KEY_SOURCE_HINT}.",
         key_id,
     )
+
+
+def check_readable(data: bytes, subject: str) -> None:
+    """Raise ``UndecryptableValue`` if this value is still encrypted, and ``ValueErased`` if it was erased."""
+    if data == ERASED:
+        raise ValueErased(f"{capitalize_first(subject)} was erased.")
+    check_decrypted(data, subject)
 
 
 def check_decrypted_text(text: str, subject: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from holdfast.codec.codec_lookup import codec_for
-from holdfast.codec.encrypted_values import check_decrypted
+from holdfast.codec.encrypted_values import check_readable
 from holdfast.codec.formatting import format_type, is_secret
 from holdfast.codec.round_trip import get_data_fields
 from holdfast.codec.tags import TAGGED_PREFIX, pack, unpack, untag
@@ -167,9 +167,10 @@ class InputsCodec:
         try:
             entries = from_json(data[1:] if tagged else data)
         except ValueError as error:
-            check_decrypted(data, f"what the run of workflow {self._workflow!r} was given")
+            check_readable(data, f"what the run of workflow {self._workflow!r} was given")
             raise InputError(f"The inputs of workflow {self._workflow!r} are not JSON: {error}.") from error
         if not isinstance(entries, dict):
+            check_readable(data, f"what the run of workflow {self._workflow!r} was given")
             raise InputError(
                 f"The inputs of workflow {self._workflow!r} must be a JSON object: {self._format_signature()}."
             )

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast import errors
+from holdfast.codec.encrypted_values import ERASED
 from holdfast.codec.formatting import capitalize_first
 from holdfast.codec.tags import pack, unpack_record
-from holdfast.errors import CodecError, UnreadableRecord
+from holdfast.errors import CodecError, UnreadableRecord, ValueErased
 
 MAX_MESSAGE_LENGTH = 32_768
 """Maximum length of a recorded message. A longer one loses its middle, with a note that says so. Larger arguments are
@@ -107,6 +108,8 @@ def decode_error(
 
 def read_error_info(data: bytes) -> ErrorInfo:
     """The recorded error as text. This needs none of the code that raised it."""
+    if data == ERASED:
+        return ErrorInfo(f"{ValueErased.__module__}.{ValueErased.__qualname__}", "the error was erased", "")
     record = _read_error_record(data)
     return ErrorInfo(str(record["type"]), str(record["message"]), str(record.get("traceback") or ""))
 

@@ -20,7 +20,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from holdfast.codec.canonical import to_canonical_bytes
-from holdfast.codec.encrypted_values import check_decrypted
+from holdfast.codec.encrypted_values import check_readable
 from holdfast.codec.formatting import (
     capitalize_first,
     describe_validation_error,
@@ -131,7 +131,7 @@ class TypedCodec(ValueCodec):
                     raise
                 return self._validate_json(to_json(value), by_alias=True, by_name=True)
         except ValidationError as error:
-            check_decrypted(data, subject)
+            check_readable(data, subject)
             raise make_unreadable_error(subject, self.annotation, error) from None
         except Exception as error:  # a user's validator may raise anything
             raise UnreadableRecord(

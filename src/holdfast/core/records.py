@@ -74,6 +74,10 @@ for _kind in RecordKind:
 SESSION_STEP = "session"
 """The first step of a run in a session: its output is the id of the previous run."""
 
+RESTORED_POSITION = -1
+"""The position of an attempt that belongs to the whole run: the run was restored from a backup, at the time ``at`` of
+the attempt. It is the intent of every ``once`` step that the run may have started after the backup was made."""
+
 WAIT_KINDS = (RecordKind.SIGNAL, RecordKind.CHILD, RecordKind.APPROVAL)
 """Commands that need no process once they have started."""
 
@@ -129,6 +133,19 @@ class Attempt(NamedTuple):
     """When the next attempt is due; ``None``: the step does not wait."""
     failing_since: float | None = None
     """When the first attempt failed; ``None``: none has."""
+
+    def may_have_begun(self, step: str, earlier: Attempt | None) -> bool:
+        """Whether a ``once`` step without a record may have begun before its run was restored from a backup.
+
+        ``self`` is the attempt at ``RESTORED_POSITION``, and ``earlier`` what is known of the step itself: since it
+        has begun again, or a person has said that it did not happen, that is newer.
+        """
+        return earlier is None or earlier.name not in ("", step) or earlier.at <= self.at
+
+
+def make_restored_attempt(restored_from: str, at: float) -> Attempt:
+    """The attempt at ``RESTORED_POSITION`` of a run that was restored from this backup, at this time."""
+    return Attempt(RESTORED_POSITION, 0, intent=True, at=at, name=restored_from)
 
 
 class Signal(NamedTuple):

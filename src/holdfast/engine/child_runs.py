@@ -79,6 +79,8 @@ class ChildRuns:
         if new is None:
             host.writer.submit(AwaitRun(call.run_id, link), on_answer)
         else:
+            if restored_from := driver.steps.restored_from:  # the backup may have been made before it was started
+                new = replace(new, restored_from=restored_from)
             host.start_child(new, link, on_answer)
 
     def _make_run(self, make: Callable[[float], NewRun]) -> NewRun:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.codec import check_decrypted, encode_error, is_encrypted_value
+from holdfast.codec import ERASED, check_decrypted, check_readable, encode_error, is_encrypted_value
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
@@ -389,13 +389,14 @@ def _min_time(one: float | None, other: float | None) -> float | None:
 
 
 def _check_decrypted_history(history: History) -> None:
-    """Raise ``UndecryptableValue`` if this worker cannot decrypt something in the history.
+    """Raise ``UndecryptableValue`` if this worker cannot decrypt something in the history, or something was erased.
 
     Workflow code must not see such values: it could mistake the error for the failure of a step.
     """
     for record in history.records:
-        if record.payload is not None and is_encrypted_value(record.payload):
-            check_decrypted(record.payload, f"record {record.seq} ({record.name!r} at position {record.position})")
+        payload = record.payload
+        if payload is not None and (payload == ERASED or is_encrypted_value(payload)):
+            check_readable(payload, f"record {record.seq} ({record.name!r} at position {record.position})")
     for attempt in history.attempts.values():
         for data in (attempt.progress, attempt.outcome):
             check_decrypted(data or b"", f"what is known of step {attempt.name!r} at position {attempt.position}")

@@ -26,6 +26,7 @@ from holdfast.admission.calendars import find_due_ticks
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import StoreError
 from holdfast.stores.operations import NewRun, StartResult
+from holdfast.stores.restoration import read_restoration
 from holdfast.stores.schedules import Schedule, ScheduleDefinition, get_next_tick, make_tick_run, parse_timing
 from holdfast.stores.served_versions import find_spec_to_start
 
@@ -180,7 +181,8 @@ class ScheduleTicker:
         if spec is None:
             self._warn_once(name, f"schedule {name!r}: no worker has announced a workflow {workflow!r}")
             return
-        runs = [make_tick_run(schedule, spec, tick, now, host.worker_id) for tick in due.ticks]
+        restoration = await read_restoration(host.store)
+        runs = [make_tick_run(schedule, spec, tick, now, host.worker_id, restoration) for tick in due.ticks]
         started, skipped = await (
             self._start_without_overlap(runs, schedule) if definition.overlap == "skip" else self._start_all(runs)
         )

@@ -1,8 +1,10 @@
 """The steps of a held run that have started and have no record yet.
 
 A ``once`` step may not start before its intent is durable: a worker that finds an intent and no record must not run the
-step again, but records that its outcome is unknown. While a ``once`` step waits for its next attempt, it has no intent,
-because its failure proves that nothing happened. Steps that are not ``once`` are launched immediately.
+step again, but records that its outcome is unknown. In a run that was restored from a backup, any ``once`` step without
+a record may have started after the backup was made: see ``core.records.RESTORED_POSITION``. While a ``once`` step waits
+for its next attempt, it has no intent, because its failure proves that nothing happened. Steps that are not ``once``
+are launched immediately.
 
 A step whose attempt has failed waits for its next attempt in memory. That wait does not keep the run there: the state
 of the step is saved, with the time of the next attempt, so the run may be parked, paused, or released meanwhile. The
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.codec import encode_error, preview_arguments
 from holdfast.core.commands import Command
-from holdfast.core.records import Attempt, RecordKind
+from holdfast.core.records import RESTORED_POSITION, Attempt, RecordKind
 from holdfast.core.states import Effect
 from holdfast.engine.host import StartedStep
 from holdfast.stores.run_errors import make_unknown_outcome_error
@@ -36,6 +38,12 @@ class StepsInFlight:
         self._driver = driver
 
     @property
+    def restored_from(self) -> str:
+        """The backup from which the run was restored, as text; ``""``: it was not."""
+        restored = self.earlier_attempts.get(RESTORED_POSITION)
+        return "" if restored is None else restored.name
+
+    @property
     def has_running_attempt(self) -> bool:
         """Whether an attempt is running, and not only waited for."""
         for step in self.started.values():  # noqa: SIM110  # asked for each step
@@ -50,15 +58,25 @@ class StepsInFlight:
 
     def start(self, command: Command) -> None:
         """Start a step."""
-        step = self._driver.host.create_step(self._driver, command, self.earlier_attempts.pop(command.position, None))
+        earlier_attempt = self.earlier_attempts.pop(command.position, None)
+        step = self._driver.host.create_step(self._driver, command, earlier_attempt)
         if step.has_prior_intent:
             self._record_unknown_outcome(step)
             return
+        is_once = step.call.step.effect is Effect.ONCE
+        if is_once and self._may_have_begun_before_restore(command, earlier_attempt):
+            self._record_unknown_outcome(step)
+            return
         self.started[command.position] = step
-        if step.call.step.effect is not Effect.ONCE or step.retry_at is not None:
+        if not is_once or step.retry_at is not None:
             step.launch()
         else:
             self.launch_once(step)
+
+    def _may_have_begun_before_restore(self, command: Command, earlier_attempt: Attempt | None) -> bool:
+        """Whether the run was restored from a backup, and an execution after that backup may have begun this step."""
+        restored = self.earlier_attempts.get(RESTORED_POSITION)
+        return restored is not None and restored.may_have_begun(command.name, earlier_attempt)
 
     def launch_once(self, step: StartedStep) -> None:
         """Launch an attempt of a ``once`` step, as soon as its intent is durable."""
@@ -89,7 +107,7 @@ class StepsInFlight:
             command.position,
             command.name,
             ok=False,
-            payload=encode_error(make_unknown_outcome_error(self._driver.run.id, command.name)),
+            payload=encode_error(make_unknown_outcome_error(self._driver.run.id, command.name, self.restored_from)),
             has_attempt_row=True,
             # A person has to find out what happened.
             preview=preview_arguments(call.step.parameters, call.args, call.kwargs),

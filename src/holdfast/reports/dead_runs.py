@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.codec import read_error_info
+from holdfast.core.records import RESTORED_POSITION
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError
 from holdfast.services.json_form import UtcDatetime
@@ -81,7 +82,7 @@ async def _read_dead_run(store: Store, run: Run) -> DeadRun | None:
     except CodecError as problem:
         reason = str(problem)
     for position, attempt in first.attempts.items():
-        if position not in steps and attempt.outcome is None:
+        if position not in steps and attempt.outcome is None and position != RESTORED_POSITION:
             steps[position] = _make_step_in_flight(position, attempt.name, attempt.attempt, attempt.at)
     return DeadRun(
         id=run.id,

@@ -270,8 +270,10 @@ class EventReader:
             items = [{"task": item.task, "status": item.status} for item in plan]
             yield self._make_record_event(record, "plan", {"plan": items})
         elif record.kind is RecordKind.APPROVAL:
-            answer: dict[str, Any] = _decode_json(record.payload) or {}
-            data = {"state": "answered", "id": record.preview, **answer}
+            answer = _decode_json(record.payload)
+            data: dict[str, Any] = {"state": "answered", "id": record.preview}
+            if isinstance(answer, dict):
+                data |= answer
             yield self._make_record_event(record, "approval", data)
         else:
             yield self._make_record_event(record, record.kind.label, _outcome_to_json(record))

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.admission.usage import BUDGET_SIGNAL
 from holdfast.codec import is_encrypted_value, mask_encrypted_text
-from holdfast.core.records import Record, RecordKind, Signal
+from holdfast.core.records import RESTORED_POSITION, Record, RecordKind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import BudgetExceeded, UsageError
 from holdfast.reports.advice import build_advice
@@ -168,7 +168,7 @@ class _ReportReader:
         return await run_off_loop(len(record.payload or b""), lambda: self._build_entry(record, takeovers))
 
     async def read_report(self) -> RunReport:
-        run, store = self.page.run, self.store
+        run, store, attempts = self.page.run, self.store, self.page.attempts
         environment = await read_environment(store, [run])
         workers = await self._read_workers()
         related_runs, has_more_related_runs = await self._read_related_runs()
@@ -195,6 +195,7 @@ class _ReportReader:
             journal=await run_off_loop(size, lambda: tuple(self._build_entry(record, takeovers) for record in records)),
             takeover_epochs=takeovers,
             in_flight=self._build_in_flight(),
+            restored_from=None if RESTORED_POSITION not in attempts else attempts[RESTORED_POSITION].name,
             related_runs=tuple(_build_related_run(other, usages.get(other.id)) for other in related_runs.values()),
             pending_signals=await run_off_loop(
                 sum(len(signal.payload) for signal in self._list_pending_signals()), self._build_pending_signals
@@ -336,6 +337,7 @@ class _ReportReader:
                 retry_at=to_datetime(attempt.retry_at),
             )
             for attempt in sorted(self.page.attempts.values(), key=lambda attempt: attempt.position)
+            if attempt.position != RESTORED_POSITION
         )
 
     def _list_pending_signals(self) -> list[Signal]:

@@ -274,6 +274,9 @@ class RunReport:
     budget_refusal: BudgetRefusal | None
     journal: tuple[JournalEntry, ...]
     in_flight: tuple[InFlightStep, ...]
+    restored_from: str | None
+    """The backup from which the run was restored, as text: a ``once`` step that is not in the journal is not executed,
+    because it may have been after that backup was made."""
     related_runs: tuple[RelatedRun, ...]
     pending_signals: tuple[PendingSignal, ...]
     unrecorded_ends: tuple[UnrecordedResult, ...]

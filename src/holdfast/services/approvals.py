@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from holdfast.codec import (
     DEFAULT_MAX_VALUE_BYTES,
+    ERASED,
     EncodedValue,
     check_decrypted,
     check_decrypted_text,
@@ -151,7 +152,7 @@ class ApprovalInfo:
             state=row.state,
             answered_by=row.answered_by,
             answered_at=to_datetime(row.answered_at),
-            answer=None if row.answer is None else Answer.from_payload(row.answer),
+            answer=None if row.answer in (None, ERASED) else Answer.from_payload(row.answer),
         )
 
 

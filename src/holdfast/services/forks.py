@@ -25,9 +25,10 @@ from holdfast.services.approvals import APPROVAL_START_STEP, Answer, get_os_user
 from holdfast.services.lookup import find_run, make_run_not_found
 from holdfast.services.run_start import validate_run_id
 from holdfast.stores.contract import RunUsage, Store
+from holdfast.stores.erasure import is_erased
 from holdfast.stores.operations import ForkRun, NewRun, Op, OpStatus, Run, SendSignal, StartResult
 from holdfast.stores.rules import count_refused_calls
-from holdfast.stores.run_errors import make_disabled_error
+from holdfast.stores.run_errors import make_disabled_error, make_erased_error
 from holdfast.trace_context import get_current_trace_parent
 
 
@@ -48,6 +49,8 @@ async def fork_run(
     to an approval; default: the user of the operating system.
     """
     source = await find_run(store, run_id)
+    if is_erased(source):
+        raise make_erased_error(run_id)
     [history] = await store.get_histories([source.key])
     usage = (await store.get_usages([run_id])).get(run_id)
     now = store.now()
@@ -64,6 +67,8 @@ async def fork_run(
     [result, *_] = await store.commit(ops)
     if result is OpStatus.WORKFLOW_DISABLED:
         raise make_disabled_error(source.workflow, f"run {run_id!r} was not forked")
+    if result is OpStatus.ERASED:
+        raise make_erased_error(run_id)
     if not isinstance(result, StartResult):
         raise make_run_not_found(store, run_id)
     if not result.is_new:

@@ -19,6 +19,7 @@ from holdfast.stores.operations import (
     SendSignal,
     SetBudget,
 )
+from holdfast.stores.run_errors import make_erased_error
 from holdfast.stores.served_versions import explain_invalid_version
 
 _any_codec = codec_for(Any)
@@ -87,6 +88,8 @@ async def retry_run(
             run_id,
             needs_run_again=True,
         )
+    if status is OpStatus.ERASED:
+        raise make_erased_error(run_id)
     if status is OpStatus.COMPENSATED:
         raise RetryRefused(
             f"run {run_id!r} cannot go on: compensations have undone what it, or a run that it had started, had done. "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from holdfast.codec import decode_error, read_error_info
+from holdfast.codec import check_readable, decode_error, read_error_info
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError, RunCancelled, RunDead, RunFailed, RunUnsuccessful, StepOutcomeUnknown
 from holdfast.stores.operations import Run
@@ -32,6 +32,7 @@ class EndedRun(NamedTuple):
 def get_result(run: Run | EndedRun, decode: Callable[[bytes], R], namespaces: Sequence[Mapping[str, object]] = ()) -> R:
     """The recorded result of an ended run. Raises ``RunUnsuccessful`` if it has none."""
     if run.state is RunState.COMPLETED:
+        check_readable(run.output or b"", f"what run {run.id!r} returned")
         return decode(run.output or b"null")
     raise make_unsuccessful_error(run, namespaces)
 

@@ -33,8 +33,9 @@ from holdfast.services.queue_options import (
 )
 from holdfast.services.run_outcome import make_unsuccessful_error
 from holdfast.stores.contract import Store, WorkflowSpec
+from holdfast.stores.erasure import is_erased
 from holdfast.stores.operations import NewRun, OpResult, OpStatus, Run, StartResult
-from holdfast.stores.run_errors import make_disabled_error
+from holdfast.stores.run_errors import make_disabled_error, make_erased_error
 from holdfast.stores.served_versions import find_spec_to_start, list_announced_specs
 from holdfast.trace_context import get_current_trace_parent
 
@@ -261,6 +262,8 @@ def check_same_run(run: Run, new: NewRun) -> None:
         raise RunConflict(
             f"the id {run.id!r} belongs to a run of workflow {run.workflow!r}, not {new.workflow!r}", run.id
         )
+    if is_erased(run):
+        raise make_erased_error(run.id)
     if run.digest != new.digest:
         raise RunConflict(
             f"run {run.id!r} of workflow {run.workflow!r} was started with other inputs. An id stands for one set of "

@@ -11,19 +11,21 @@ refused: use a fork instead, a new run with the same beginning.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, validate_size
-from holdfast.core.records import Record, RecordKind, Rewind
+from holdfast.core.records import RESTORED_POSITION, Attempt, Record, RecordKind, Rewind
 from holdfast.errors import SettleRefused, StepOutcomeUnknown, UsageError
 from holdfast.services.approvals import get_os_user
 from holdfast.services.forks import NOT_GIVEN
 from holdfast.services.lookup import find_run
 from holdfast.stores.contract import History, Store
+from holdfast.stores.erasure import is_erased
 from holdfast.stores.operations import OpStatus, ReopenRun, Run, Settlement
 from holdfast.stores.rules import REOPENABLE
-from holdfast.stores.run_errors import get_error_text
+from holdfast.stores.run_errors import get_error_text, make_erased_error
 
 _UNKNOWN_OUTCOME_PREFIX = f"{StepOutcomeUnknown.__module__}.{StepOutcomeUnknown.__qualname__} "
 _MAX_PREVIEW_LENGTH = 400
@@ -71,6 +73,8 @@ async def settle_step(
     """Decide the outcome of a step, and continue its run. Default of ``by``: the user of the operating system."""
     check_settlement(output, happened)
     run = await find_run(store, run_id)
+    if is_erased(run):
+        raise make_erased_error(run_id)
     [history] = await store.get_histories([run.key])
     old = _find_step(run, history, step)
     record = None
@@ -82,7 +86,12 @@ async def settle_step(
             0, old.kind, old.position, old.name, True, payload, max(store.now(), old.at), old.started_at, attempts=0,
             epoch=run.epoch, preview=preview,
         )  # fmt: skip
-    settlement = Settlement(run.epoch, _narrow_rewind(run, history.records, old), record)
+    restored = history.attempts.get(RESTORED_POSITION)
+    attempt = None
+    if restored is not None and not happened:
+        at = max(store.now(), math.nextafter(restored.at, math.inf))
+        attempt = Attempt(old.position, 0, at=at, name=old.name)
+    settlement = Settlement(run.epoch, _narrow_rewind(run, history.records, old), record, attempt)
     [status] = await store.commit([ReopenRun(run_id, store.now(), settlement=settlement)])
     if status is OpStatus.REFUSED:
         raise SettleRefused(
@@ -90,6 +99,8 @@ async def settle_step(
             f"second time. `holdfast show {run_id}` tells which; settle that one's first.",
             run_id,
         )
+    if status is OpStatus.ERASED:
+        raise make_erased_error(run_id)
     if status is OpStatus.COMPENSATED:
         raise _make_undone_error(run_id)
     if status is not OpStatus.DONE:

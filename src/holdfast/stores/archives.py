@@ -116,5 +116,12 @@ class Archives(ABC):
         """
 
     @abstractmethod
+    async def mark_restored(self, source: str) -> int:
+        """Mark the runs that have not completed as restored from a backup: see ``restoration``. Returns how many.
+
+        No worker may hold a run. ``source`` is the backup, as text.
+        """
+
+    @abstractmethod
     async def activate(self, archived: ArchivedRun) -> None:
         """Make the links of a restored run to the runs that exist here, and stop holding it back."""

@@ -5,7 +5,8 @@ are durable. One call is one transaction, whatever the number of operations in i
 
 **Capabilities.** ``Store`` itself is what every store has. What only some stores have is an attribute of it, with a
 contract in a module of its own: ``workers``, ``claims``, ``disabled_workflows``, ``queues``, ``schedules``,
-``memories``, ``step_transactions``, ``documents``, ``audit_log``, ``daily_usage``, ``retention``, and ``archives``.
+``memories``, ``step_transactions``, ``documents``, ``audit_log``, ``daily_usage``, ``retention``, ``archives``, and
+``erasure``.
 
 **The fence.** A run row has an ``epoch`` that rises by one each time the run is claimed. Every operation on a held run
 carries the epoch under which it was claimed, and takes effect only while the row still has that epoch and is in state
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from holdfast.stores.daily_usage import DailyUsageCounters
     from holdfast.stores.disabled_workflows import DisabledWorkflows
     from holdfast.stores.documents import Documents
+    from holdfast.stores.erasure import Erasure
     from holdfast.stores.memories import Memories
     from holdfast.stores.queues import Queues
     from holdfast.stores.retention import Retention
@@ -191,6 +193,7 @@ class Store(ABC):
     daily_usage: Capability[DailyUsageCounters] = Capability()
     retention: Capability[Retention] = Capability()
     archives: Capability[Archives] = Capability()
+    erasure: Capability[Erasure] = Capability()
 
     def supports(self, capability: Capability[Any]) -> bool:
         """Whether this store has a capability, such as ``Store.step_transactions``."""

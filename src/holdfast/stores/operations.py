@@ -49,6 +49,8 @@ class OpStatus(Enum):
     """The run has ended, so it takes no signals and requests; or a retry found nothing to reopen."""
     COMPENSATED = "compensated"
     """A retry found that compensations have undone the run's steps."""
+    ERASED = "erased"
+    """A retry or a fork of a run that was erased: see ``erasure``."""
     WORKFLOW_DISABLED = "workflow_disabled"
     """The workflow is disabled, so its runs are not started."""
 
@@ -107,6 +109,9 @@ class NewRun:
     """No engine executes it: see ``claims``."""
     trace_parent: str = ""
     """The W3C ``traceparent`` of what starts it: see ``trace_context``."""
+    restored_from: str = ""
+    """The backup from which the run that starts it was restored, as text: it may have been executed before. It gets an
+    attempt at ``RESTORED_POSITION``, and is created as ``pending``, so that its first holder reads that."""
 
 
 @immutable
@@ -426,6 +431,8 @@ class Settlement(NamedTuple):
     record: Record | None
     """The step's outcome, with a ``seq`` that follows the records that stay; ``None``: it did not happen, and runs
     again."""
+    attempt: Attempt | None = None
+    """Of a step that did not happen, in a run that was restored from a backup: the step may start."""
 
 
 class ReopenRun(NamedTuple):
@@ -436,8 +443,8 @@ class ReopenRun(NamedTuple):
     added to ``rewind_points``. A removed signal is put back into the mailbox. The attempts of steps that were begun
     because of removed records are deleted, with their progress and the outcomes of transactional steps: a step at such
     a position is another call. Only the intents of ``once`` steps stay, so that a retry runs none of them a second
-    time. ``COMPENSATED`` when the ``rewind`` says so. ``REFUSED`` when a ``once`` step would run a second time
-    (``once_seqs``), unless ``rerun_once_steps``. Without a ``rewind`` nothing is removed.
+    time. ``COMPENSATED`` when the ``rewind`` says so, ``ERASED`` when the run was erased. ``REFUSED`` when a ``once``
+    step would run a second time (``once_seqs``), unless ``rerun_once_steps``. Without a ``rewind`` nothing is removed.
 
     Runs that it had started, and whose end is no longer or not yet in its journal, are handled by their state. A run
     that has failed, was cancelled (perhaps with this one), or is dead is reopened in the same way, and awaited again;
@@ -448,6 +455,9 @@ class ReopenRun(NamedTuple):
 
     Each of these runs that is short of a budget gets ``BUDGET_SIGNAL``, and reserves again. Removed answers of people
     are not put back: see ``approvals``. Each reopened run gets a ``REOPENED`` event.
+
+    With ``rerun_once_steps``, it no longer counts as restored from a backup: its attempt at ``RESTORED_POSITION`` is
+    deleted.
 
     With ``settlement``, its ``rewind`` replaces the run's own, and the step's outcome is appended after the records
     that stay. ``ENDED`` also when the run has another epoch by now. Runs that are reopened with it are handled as in
@@ -467,7 +477,7 @@ class ForkRun(NamedTuple):
 
     The records of ``source_run`` with a ``seq`` below ``before_seq`` are copied (large payloads are shared), then
     ``record``, if given, is appended. Live events, approvals, and signals are not copied. The new run is ``pending``.
-    Repeating a fork is harmless: the run exists under its id.
+    Repeating a fork is harmless: the run exists under its id. ``ERASED`` when the source was erased.
     """
 
     source_run: str

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from holdfast.core.records import Record, Rewind
+from holdfast.core.records import Attempt, Record, Rewind
 from holdfast.stores import operations as ops
 from holdfast.stores.approvals import AnswerApproval, ApprovalState, RemindApproval, RequestApproval
 from holdfast.stores.audit_log import AuditEvent
@@ -91,8 +91,6 @@ class RowAccess(ABC, Generic[RowT, AccountsT]):
     @abstractmethod
     def _append(self, op: ops.AppendRecord) -> OpStatus: ...
     @abstractmethod
-    def _save_attempt(self, op: ops.SaveAttempt) -> OpStatus: ...
-    @abstractmethod
     def _release(self, op: ops.ReleaseRun) -> OpStatus: ...
     @abstractmethod
     def _append_live_events(self, op: ops.AppendLiveEvents) -> OpStatus: ...
@@ -125,6 +123,12 @@ class RowAccess(ABC, Generic[RowT, AccountsT]):
     def _park_run(self, run: RowT, op: ops.ParkRun, *, has_unread: bool) -> None: ...
     @abstractmethod
     def _append_record(self, key: int, record: Record) -> None: ...
+    @abstractmethod
+    def _put_attempt(self, key: int, attempt: Attempt) -> None:
+        """Write an attempt, except its ``outcome``."""
+
+    @abstractmethod
+    def _delete_attempt(self, key: int, position: int) -> None: ...
 
     # Starting, awaiting, and forking
 
@@ -132,6 +136,8 @@ class RowAccess(ABC, Generic[RowT, AccountsT]):
     def _get_by_id(self, run_id: str) -> RowT | None: ...
     @abstractmethod
     def _read_run(self, run_id: str) -> Run | None: ...
+    @abstractmethod
+    def _is_erased(self, key: int) -> bool: ...
     @abstractmethod
     def _is_disabled(self, workflow: str) -> bool: ...
     @abstractmethod

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core.states import RunState
-from holdfast.errors import StepOutcomeUnknown, WorkflowDisabled
+from holdfast.errors import RunErased, StepOutcomeUnknown, WorkflowDisabled
 from holdfast.stores import live_events
 from holdfast.stores.operations import LiveEvent, Run
 
@@ -105,12 +105,30 @@ def is_child_failure(payload: bytes | None) -> bool:
     return (payload or b"").startswith(b'{"child": ')
 
 
-def make_unknown_outcome_error(run_id: str, step: str) -> StepOutcomeUnknown:
-    """The recorded error of a ``once`` step that was in flight when its worker died."""
+def make_unknown_outcome_error(run_id: str, step: str, restored_from: str = "") -> StepOutcomeUnknown:
+    """The recorded error of a ``once`` step that was in flight when its worker died.
+
+    ``restored_from``: its run was restored from this backup, and the step may have been executed after that was made.
+    """
+    reason = (
+        f"has no outcome in {restored_from}, from which its run was restored, and may have been executed after that "
+        f"was made"
+        if restored_from
+        else "was in flight when its worker died"
+    )
     return StepOutcomeUnknown(
-        f"step {step!r} of run {run_id!r} was in flight when its worker died. Its effect is `once`, so it is "
-        f"not run again: it may or may not have happened. Check first, then act on what you find.",
+        f"step {step!r} of run {run_id!r} {reason}. Its effect is `once`, so it is not run again: it may or may not "
+        f"have happened. Check first, then act on what you find.",
         step,
+    )
+
+
+def make_erased_error(run_id: str) -> RunErased:
+    """The error for using a run that was erased."""
+    return RunErased(
+        f"what run {run_id!r} recorded was erased, so it cannot be retried, settled, forked, or joined: start a new "
+        f"run under another id",
+        run_id,
     )
 
 

@@ -33,6 +33,7 @@ from holdfast.admission.usage import BudgetLimits
 from holdfast.codec import compute_digest, render_key
 from holdfast.core.seeded_random import SEED_BYTES
 from holdfast.stores.operations import NewRun
+from holdfast.stores.restoration import Restoration
 
 if TYPE_CHECKING:
     from holdfast.stores.contract import WorkflowSpec
@@ -135,10 +136,18 @@ def get_next_tick(schedule: Schedule) -> float | None:
 
 
 def make_tick_run(
-    schedule: Schedule, spec: WorkflowSpec, tick: float, now: float, starter: int | None = None
+    schedule: Schedule,
+    spec: WorkflowSpec,
+    tick: float,
+    now: float,
+    starter: int | None = None,
+    restoration: Restoration | None = None,
 ) -> NewRun:
-    """The run that a tick starts."""
-    return _make_run(schedule.definition, spec, make_tick_id(schedule.definition.name, tick), now, starter)
+    """The run that a tick starts. ``restoration``: the last time that the store was restored from a backup."""
+    run = _make_run(schedule.definition, spec, make_tick_id(schedule.definition.name, tick), now, starter)
+    if restoration is None or tick > restoration.restored_at:
+        return run
+    return replace(run, restored_from=restoration.source)  # the tick may have fired after the backup
 
 
 def make_manual_run(schedule: Schedule, spec: WorkflowSpec, now: float) -> NewRun:

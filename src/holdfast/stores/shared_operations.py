@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.admission.usage import BUDGET_SIGNAL
+from holdfast.core.records import RESTORED_POSITION, make_restored_attempt
 from holdfast.core.states import TERMINAL_STATES
 from holdfast.stores import operations as ops
 from holdfast.stores import rules
@@ -78,6 +79,12 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
 
     # Held runs
 
+    def _save_attempt(self, op: ops.SaveAttempt) -> OpStatus:
+        if self._get_claimed(op.key, op.epoch) is None:
+            return OpStatus.FENCED
+        self._put_attempt(op.key, op.attempt)
+        return OpStatus.DONE
+
     def _reserve(self, op: ops.ReserveUsage) -> OpResult:
         run = self._get_claimed(op.key, op.epoch)
         if run is None:
@@ -132,7 +139,9 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
         if self._is_disabled(new.workflow):
             return OpStatus.WORKFLOW_DISABLED
         inherits_budget = parent is not None and parent.has_budget
-        run = self._create(new, op.claim_as, inherits_budget)
+        run = self._create(new, None if new.restored_from else op.claim_as, inherits_budget)
+        if new.restored_from:
+            self._put_attempt(run.key, make_restored_attempt(new.restored_from, new.created_at))
         if op.claim_event is not None and run.owner is not None:
             self._append_live_events(ops.AppendLiveEvents(run.key, run.epoch, (op.claim_event,)))
         return self._link_and_answer(run, True, op.link)
@@ -166,6 +175,8 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
         source = self._get_by_id(op.source_run)
         if source is None:
             return OpStatus.UNKNOWN_RUN
+        if self._is_erased(source.key):
+            return OpStatus.ERASED
         if self._is_disabled(op.run.workflow):
             return OpStatus.WORKFLOW_DISABLED
         run = self._create(op.run, None, inherits_budget=False)
@@ -259,6 +270,11 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
                 self._wake_refused_calls(refused_run, b"null", op.at)
         if op.settlement is not None and op.settlement.record is not None:
             self._append_record(run.key, op.settlement.record._replace(seq=self._get_last_seq(run.key) + 1))
+        if op.settlement is not None and op.settlement.attempt is not None:
+            self._put_attempt(run.key, op.settlement.attempt)
+        if op.rerun_once_steps:
+            for key in affected:
+                self._delete_attempt(key, RESTORED_POSITION)
         if op.version is not None:
             self._set_version(run.key, op.version)
         return answer
@@ -269,6 +285,8 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
         if op.settlement is not None and run.id == op.run_id:
             run = run._replace(rewind=op.settlement.rewind)
         answer = rules.decide_reopen(run.state, run.rewind, rerun_once_steps=op.rerun_once_steps)
+        if answer is OpStatus.DONE and self._is_erased(key):
+            answer = OpStatus.ERASED
         if answer is not OpStatus.DONE:
             return answer
         affected[key] = run

@@ -39,7 +39,7 @@ from holdfast.codec import (
 )
 from holdfast.core.commands import Command
 from holdfast.core.patches import Patches
-from holdfast.core.records import RecordKind
+from holdfast.core.records import RESTORED_POSITION, RecordKind
 from holdfast.core.states import RunState
 from holdfast.core.workflow_code import ExecutionResult
 from holdfast.engine import replay_logging
@@ -340,7 +340,11 @@ def _describe_lost_step(journal: Journal, commands: Sequence[IssuedCommand]) -> 
         return ""
     for attempt in journal.attempts:
         now = commands[attempt.position] if attempt.position < len(commands) else None
-        if attempt.name and (now is None or now.kind not in _STEP_KINDS or now.name != attempt.name):
+        if (
+            attempt.position != RESTORED_POSITION
+            and attempt.name
+            and (now is None or now.kind not in _STEP_KINDS or now.name != attempt.name)
+        ):
             today = "nothing" if now is None else f"{now.kind.label} {now.name!r}"
             return (
                 f"run {journal.run.id!r} was exported with step {attempt.name!r} (#{attempt.position + 1}) in flight, "

@@ -126,6 +126,9 @@ def _print_header(out: Console, report: RunReport, url: str | None) -> None:
         print_field(out, "parent", make_printable(report.parent))
     if report.forked_from:
         print_field(out, "fork of", make_printable(report.forked_from))
+    if report.restored_from:
+        unknown = f"{report.restored_from}; a `once` step that is not in the journal counts as unknown"
+        print_field(out, "restored", unknown, wrap=True)
     _print_status(out, report)
     _print_requests(out, report)
     _print_end(out, report, url)

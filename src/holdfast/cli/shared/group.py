@@ -28,7 +28,6 @@ _MAX_HELP_CHARS = 200
 """Longer than the first sentence of any command's help: none is cut."""
 
 COMMAND_HINTS = {
-    "backup": "export --all",
     "describe": "show ID",
     "init": "demo",
     "inspect": "show ID",
@@ -38,7 +37,6 @@ COMMAND_HINTS = {
     "ls": "runs",
     "ps": "runs",
     "reject": "deny ID",
-    "restore": "import FILE",
     "status": "show ID",
     "stop": "cancel ID",
 }

@@ -35,7 +35,7 @@ _MAX_SUGGESTION_RUNS = 500
 _COMMAND_PATTERN = re.compile(r"`holdfast (\w+)[^`]*`")
 _STORELESS_COMMANDS = ("check", "replay", "demo")
 """Commands that need no store."""
-_STORE_ONLY_COMMANDS = ("worker", "serve", "import", "namespaces")
+_STORE_ONLY_COMMANDS = ("worker", "serve", "import", "namespaces", "backup", "restore", "mark-restored")
 """Commands that a server cannot execute."""
 OPEN_TIMEOUT_S = 5.0
 """How long to wait for the first answer of a server. Short, because the address may be mistyped."""

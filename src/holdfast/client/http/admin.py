@@ -17,12 +17,13 @@ from holdfast.core.states import RunState, parse_run_states
 from holdfast.reports.dead_runs import DeadRun
 from holdfast.reports.usage_report import UsageReport, to_utc_date
 from holdfast.services.audit_log import AuditEntry
+from holdfast.services.erasure import EraseReport
 from holdfast.services.health import DisabledWorkflow, Health
 from holdfast.services.retention import PruneReport, make_prune_request
 from holdfast.services.workers import WorkerInfo
 
 PRUNE_TIMEOUT_S = 600.0
-"""Seconds that deleting runs may take."""
+"""Seconds that deleting or erasing runs may take."""
 
 
 class HttpAdmin(HttpRequests, AdminOperations):
@@ -70,6 +71,20 @@ class HttpAdmin(HttpRequests, AdminOperations):
         for field in fields(found):
             setattr(report, field.name, getattr(found, field.name))
         return report
+
+    @override
+    async def erase(
+        self,
+        run_ids: Collection[str] = (),
+        *,
+        tag: str = "",
+        memories: Collection[str] = (),
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> EraseReport:
+        body = {"run_ids": [*run_ids], "tag": tag, "memories": [*memories], "by": by, "dry_run": dry_run}
+        response = await self._transport.request("POST", "/v1/erase", body=drop_none(body), timeout_s=PRUNE_TIMEOUT_S)
+        return decode(EraseReport, response.unwrap())
 
     @override
     async def workers(self) -> list[WorkerInfo]:

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.codec import decode_plain, read_error_info
-from holdfast.core.records import Record, RecordKind
+from holdfast.core.records import RESTORED_POSITION, Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError
 from holdfast.server.calls import Call
@@ -89,7 +89,11 @@ class ClaimedDelivery:
         self.next_seq = history.records[-1].seq + 1 if history.records else 0
         self.records = {record.name: record for record in reversed(history.records) if record.kind in _KIND_NAMES}
         """The first record of each name."""
-        self.attempts = {attempt.name: attempt for attempt in history.attempts.values()}
+        self.attempts = {
+            attempt.name: attempt for position, attempt in history.attempts.items() if position != RESTORED_POSITION
+        }
+        self.restored = history.attempts.get(RESTORED_POSITION)
+        """Set for a run that was restored from a backup: its ``once`` steps may have begun after that was made."""
         self.signals = history.signals
         self.handed_over_at: float | None = None
         """When this server gave it to its listener."""

@@ -27,6 +27,7 @@ from holdfast.server.http.models import MAX_INT, AssumedUtcDatetime
 from holdfast.server.http.router import RequestModel
 from holdfast.services.problems import Problem
 from holdfast.stores.operations import AppendRecord, OpStatus, SaveAttempt
+from holdfast.stores.run_errors import make_unknown_outcome_error
 
 MAX_STEP_NAME_CHARS = 200
 MAX_PREVIEW_CHARS = 512
@@ -197,6 +198,14 @@ async def note_attempt(call: Call, id: str, body: AttemptBody) -> None:
                 run_id=held.run.id,
             )
         begun = held.attempts.get(name)
+        if body.once and held.restored is not None and held.restored.may_have_begun(name, begun):
+            raise Problem(
+                409,
+                "outcome-unknown",
+                "The step may have happened",
+                f"{make_unknown_outcome_error(held.run.id, name, held.restored.name)} Then record its outcome.",
+                run_id=held.run.id,
+            )
         noted = Attempt(
             position=held.next_position if begun is None else begun.position,
             attempt=body.attempt,

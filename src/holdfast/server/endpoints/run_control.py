@@ -39,6 +39,7 @@ from holdfast.server.http.models import (
 )
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
 from holdfast.server.http.router import RequestModel, Router
+from holdfast.services.erasure import EraseReport
 from holdfast.services.forks import NOT_GIVEN, fork_run
 from holdfast.services.retention import PruneReport
 from holdfast.services.wire_values import VALUES_HEADER
@@ -241,4 +242,27 @@ async def prune_runs(call: Call, body: PruneBody) -> PruneReport:
         unclaimed=body.unclaimed,
         run_ids=body.run_ids,
         dry_run=body.dry_run,
+    )
+
+
+class EraseBody(RequestModel):
+    """What to erase."""
+
+    run_ids: Annotated[list[Name], Field(description="These runs.", default_factory=list, max_length=10_000)]
+    tag: Annotated[str, Field(description="All runs with this tag, which is removed from them.", max_length=1000)] = ""
+    memories: Annotated[
+        list[Name], Field(description="Namespaces whose memories are deleted.", default_factory=list, max_length=1000)
+    ]
+    by: Annotated[Name | None, Field(description="Who asks for it, if no API key is needed.")] = None
+    dry_run: Annotated[bool, Field(description="Erase nothing, only report.")] = False
+
+
+@router("POST", "/v1/erase", scope=Scope.ADMIN)
+async def erase_data(call: Call, body: EraseBody) -> EraseReport:
+    """Erase all values that ended runs have recorded, with those of the runs that they started, and their forks.
+
+    The runs are still listed, with their steps, times, and usage. They cannot be retried or forked: 409 `run-erased`.
+    """
+    return await call.client.erase(
+        body.run_ids, tag=body.tag, memories=body.memories, by=call.actor(body.by), dry_run=body.dry_run
     )

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.codec import read_error_info, render_run_id
+from holdfast.codec import check_readable, read_error_info, render_run_id
 from holdfast.core.states import RunState
 from holdfast.errors import InputError
 from holdfast.reports.agent_result import AgentResult, decode_plain_result
@@ -336,6 +336,7 @@ async def build_result(call: Call, run: Run) -> RunResult:
 
 
 def _add_output(result: RunResult, recorded: bytes) -> RunResult:
+    check_readable(recorded, f"what run {result.run_id!r} returned")
     output = decode_plain_result(recorded)
     if isinstance(output, AgentResult):
         result.usage = output.usage

@@ -189,6 +189,9 @@ class EncryptedArchives(_EncryptedCapability[Archives], Archives):
     async def restore(self, archived: ArchivedRun) -> bool:
         return await self._inner.restore(await asyncio.to_thread(self._encrypt.transform_archived, archived))
 
+    async def mark_restored(self, source: str) -> int:
+        return await self._inner.mark_restored(source)
+
     async def activate(self, archived: ArchivedRun) -> None:
         await self._inner.activate(archived)  # it writes none of the run's values
 

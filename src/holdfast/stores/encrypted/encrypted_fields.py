@@ -63,6 +63,13 @@ class ValueTransform(NamedTuple):
             outcome=self.transform_optional(attempt.outcome),
         )
 
+    def transform_settlement(self, settlement: ops.Settlement) -> ops.Settlement:
+        record, attempt = settlement.record, settlement.attempt
+        return settlement._replace(
+            record=None if record is None else self.transform_record(record),
+            attempt=None if attempt is None else self.transform_attempt(attempt),
+        )
+
     def transform_signal(self, signal: Signal) -> Signal:
         return signal._replace(payload=self.transform_bytes(signal.payload))
 
@@ -171,10 +178,7 @@ class ValueTransform(NamedTuple):
                 record = None if op.record is None else self.transform_record(op.record)
                 return op._replace(run=self.transform_new_run(op.run), record=record)
             case ops.ReopenRun():
-                if op.settlement is None or op.settlement.record is None:
-                    return op
-                record = self.transform_record(op.settlement.record)
-                return op._replace(settlement=op.settlement._replace(record=record))
+                return op if op.settlement is None else op._replace(settlement=self.transform_settlement(op.settlement))
             case ops.AppendLiveEvents():
                 return op._replace(events=tuple(map(self.transform_live_event, op.events)))
             case RequestApproval():

@@ -106,6 +106,8 @@ class EncryptedStore(Store):
         self.audit_log = inner.audit_log
         self.daily_usage = inner.daily_usage
         self.retention = inner.retention
+        if inner.supports(Store.erasure):
+            self.erasure = inner.erasure
         transforms = (self._encrypt, self._decrypt)
         self.claims = EncryptedClaims(inner.claims, *transforms)
         self.schedules = EncryptedSchedules(inner.schedules, *transforms)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from holdfast.core.records import make_restored_attempt
+from holdfast.core.states import RunState
 from holdfast.stores.archives import (
     NOT_ACTIVATED,
     ArchivedLink,
@@ -65,6 +67,16 @@ class MemoryArchives(MemoryCapability, Archives):
             account.used, account.budget = archived.usage.used, archived.usage.budget
             account.short_positions = extras.short_positions
         return True
+
+    async def mark_restored(self, source: str) -> int:
+        tables = self._tables
+        with tables._lock:
+            marked = [key for key, run in tables._runs.items() if run.state is not RunState.COMPLETED]
+            known = [attempt.at for attempts in tables._attempts.values() for attempt in attempts.values()]
+            attempt = make_restored_attempt(source, max([tables._clock(), *known]))
+            for key in marked:
+                tables._put_attempt(key, attempt)
+        return len(marked)
 
     async def activate(self, archived: ArchivedRun) -> None:
         tables = self._tables

@@ -20,7 +20,6 @@ from holdfast.stores.operations import (
     ParkRun,
     ReleaseRun,
     Run,
-    SaveAttempt,
 )
 
 
@@ -64,7 +63,7 @@ class ClaimedRunOperations(ApprovalOperations, QueueOperations):
     def _clear_step(self, op: AppendRecord) -> None:
         """Delete what was known about the step in flight: its attempt, its live events, and its reservation."""
         if op.clear_attempt:
-            self._attempts.get(op.key, {}).pop(op.record.position, None)
+            self._delete_attempt(op.key, op.record.position)
         if op.clear_live_events:
             self._clear_live_events(op.key, op.record.position)
         if rules.should_release_reservation(op.record):
@@ -78,14 +77,6 @@ class ClaimedRunOperations(ApprovalOperations, QueueOperations):
         if increment is not None:
             counter = (increment.day, run.workflow, increment.model)
             self._daily_usage[counter] = self._daily_usage.get(counter, Usage()) + increment.used
-
-    def _save_attempt(self, op: SaveAttempt) -> OpStatus:
-        if self._get_claimed(op.key, op.epoch) is None:
-            return OpStatus.FENCED
-        attempts, position = self._attempts.setdefault(op.key, {}), op.attempt.position
-        outcome = attempts[position].outcome if position in attempts else None
-        attempts[position] = op.attempt._replace(outcome=outcome)
-        return OpStatus.DONE
 
     def _finish_run(self, run: Run, op: FinishRun) -> bool:
         is_awaited = bool(self._pending_links.get(run.key))

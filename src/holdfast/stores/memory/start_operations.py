@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.stores import rules
+from holdfast.stores.erasure import is_erased
 from holdfast.stores.memory.queue_operations import QueueOperations
 from holdfast.stores.operations import NewRun, Run
 
@@ -69,6 +70,9 @@ class StartOperations(QueueOperations):
                 self._save_run(joined)
                 return joined
         return None
+
+    def _is_erased(self, key: int) -> bool:
+        return is_erased(self._runs[key])
 
     def _copy_journal(self, source_key: int, key: int, before_seq: int) -> None:
         self._records[key] = [record for record in self._records.get(source_key, []) if record.seq < before_seq]

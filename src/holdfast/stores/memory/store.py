@@ -29,6 +29,7 @@ from holdfast.stores.memory.approval_operations import MemoryMemories
 from holdfast.stores.memory.archives import MemoryArchives
 from holdfast.stores.memory.claimed_run_operations import ClaimedRunOperations
 from holdfast.stores.memory.client_operations import ClientOperations
+from holdfast.stores.memory.erasure import MemoryErasure
 from holdfast.stores.memory.queue_operations import MemoryQueues
 from holdfast.stores.memory.retention import MemoryRetention
 from holdfast.stores.memory.schedules import MemorySchedules
@@ -70,6 +71,7 @@ class MemoryStore(
         self.daily_usage = MemoryDailyUsage(self)
         self.retention = MemoryRetention(self)
         self.archives = MemoryArchives(self)
+        self.erasure = MemoryErasure(self)
 
     async def open(self) -> None:
         pass

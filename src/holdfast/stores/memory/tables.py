@@ -183,6 +183,14 @@ class Tables:
         self._accounts.release_reservations(run.key)
         self._save_run(replace(run, state=RunState.PENDING, owner=None, wake_at=self._clock()))
 
+    def _put_attempt(self, key: int, attempt: Attempt) -> None:
+        attempts, position = self._attempts.setdefault(key, {}), attempt.position
+        outcome = attempts[position].outcome if position in attempts else None
+        attempts[position] = attempt._replace(outcome=outcome)
+
+    def _delete_attempt(self, key: int, position: int) -> None:
+        self._attempts.get(key, {}).pop(position, None)
+
     def _add_signal(self, key: int, name: str, at: float, payload: bytes, position: int | None = None) -> None:
         self._last_signal_id += 1
         self._mailboxes.setdefault(key, {})[self._last_signal_id] = Signal(

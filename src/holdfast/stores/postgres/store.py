@@ -32,6 +32,7 @@ from holdfast.stores.postgres.connection_pool import ConnectionPool
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.connections import close_on_error, connect, split_url
 from holdfast.stores.postgres.database import PgDatabase
+from holdfast.stores.postgres.erasure import PgErasure
 from holdfast.stores.postgres.migrations import check_compatible, migrate, read_compatible_from
 from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.step_transactions import PgStepTransactions
@@ -122,6 +123,7 @@ class PgStore(SqlStore):
         self._followed_at = 0.0
         self.notifier = Notifier(self.schema, self._notify)
         self.claims = self._claims = PgClaims(self)
+        self.erasure = PgErasure(self, self._libpq_url)
         self.workers = self._workers = PgWorkers(self, self._claims, poll_interval_s)
         self.step_transactions = self._step_transactions = PgStepTransactions(self, self._libpq_url)
 

@@ -18,7 +18,6 @@ from holdfast.stores.archives import (
     to_restored_run,
 )
 from holdfast.stores.contract import RunUsage
-from holdfast.stores.operations import SaveAttempt
 from holdfast.stores.rules import LinkState
 from holdfast.stores.sql.approval_operations import live_event_to_row, request_to_json
 from holdfast.stores.sql.blobs import NO_BLOBS, BlobBatch, is_large, pack_blobs
@@ -52,6 +51,11 @@ class SqlArchives(SqlCapability, Archives):
         large = [payload for payload in list_payloads(archived) if is_large(payload)]
         blob_batch = await asyncio.to_thread(pack_blobs, large) if large else NO_BLOBS
         return await database.write(lambda db: _restore_run(db, archived, database.now(), blob_batch), is_slow=True)
+
+    async def mark_restored(self, source: str) -> int:
+        return await self._database.write(
+            lambda db: db.execute(db.sql.MARK_RESTORED, (source, self._database.now())), is_slow=True
+        )
 
     async def activate(self, archived: ArchivedRun) -> None:
         database = self._database
@@ -117,7 +121,7 @@ def _write_run(db: Database, archived: ArchivedRun, key: int, now: float, blob_b
 
 def _write_extras(db: Database, archived: ArchivedRun, key: int, blob_batch: BlobBatch) -> None:
     records = [record_to_row(key, record, _to_column(blob_batch, record.payload)) for record in archived.records]
-    attempts = [(*attempt_to_row(SaveAttempt(key, 0, attempt)), attempt.outcome) for attempt in archived.attempts]
+    attempts = [(*attempt_to_row(key, attempt), attempt.outcome) for attempt in archived.attempts]
     signals = [(key, s.name, s.sent_at, _to_column(blob_batch, s.payload), s.position) for s in archived.signals]
     live_events = [live_event_to_row(key, event, is_permanent=1) for event in archived.live_events]
     rows: Sequence[tuple[str, Sequence[Row]]] = (

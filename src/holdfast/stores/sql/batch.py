@@ -159,7 +159,7 @@ def get_usage_rows(ops: Sequence[AppendRecord]) -> list[Row] | None:
 def _is_plain_start(op: StartRun) -> bool:
     """Whether a start only creates a run, if its id is new, and its workflow and queue have no restrictions."""
     new = op.run
-    is_alone = op.link is None and op.claim_event is None and new.budget is None
+    is_alone = op.link is None and op.claim_event is None and new.budget is None and not new.restored_from
     return is_alone and not (op.join_orphan or new.dedup_key or new.session or new.tags or is_large(new.inputs))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.core.records import RecordKind
+from holdfast.core.records import Attempt, RecordKind
 from holdfast.core.states import RunState
 from holdfast.stores import rules, worker_deaths
 from holdfast.stores.daily_usage import make_increment
-from holdfast.stores.operations import AppendRecord, CancelState, FinishRun, OpStatus, ParkRun, ReleaseRun, SaveAttempt
+from holdfast.stores.operations import AppendRecord, CancelState, FinishRun, OpStatus, ParkRun, ReleaseRun
 from holdfast.stores.sql.ready_states import ReadyState
 from holdfast.stores.sql.rows import attempt_to_row, finish_to_row
 from holdfast.stores.sql.server_data import increment_to_row
@@ -54,7 +54,7 @@ class ClaimedRunOperations(Transaction):
     def _clear_step(self, op: AppendRecord, held: FencedRun) -> None:
         """Delete what was known about the step in flight: its attempt, its live events, and its reservation."""
         if op.clear_attempt:
-            self._buffer_write("attempts", self._sql.DELETE_ATTEMPT, op.key, (op.key, op.record.position))
+            self._delete_attempt(op.key, op.record.position)
         if op.clear_live_events:
             self._buffer_write("live_events", self._sql.CLEAR_LIVE_EVENTS, op.key, (op.key, op.record.position))
         if held.has_budget and rules.should_release_reservation(op.record):
@@ -65,11 +65,11 @@ class ClaimedRunOperations(Transaction):
         if increment is not None:
             self._buffer_write("spending", self._sql.ADD_DAILY_USAGE, op.key, increment_to_row(op.key, increment))
 
-    def _save_attempt(self, op: SaveAttempt) -> OpStatus:
-        if self._get_claimed(op.key, op.epoch) is None:
-            return OpStatus.FENCED
-        self._buffer_write("attempts", self._sql.SAVE_ATTEMPT, op.key, attempt_to_row(op))
-        return OpStatus.DONE
+    def _put_attempt(self, key: int, attempt: Attempt) -> None:
+        self._buffer_write("attempts", self._sql.SAVE_ATTEMPT, key, attempt_to_row(key, attempt))
+
+    def _delete_attempt(self, key: int, position: int) -> None:
+        self._buffer_write("attempts", self._sql.DELETE_ATTEMPT, key, (key, position))
 
     def _finish_run(self, run: FencedRun, op: FinishRun) -> bool:
         output = None if op.output is None else self._to_column(op.output)

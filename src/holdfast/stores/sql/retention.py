@@ -264,7 +264,7 @@ def _sweep_pruned(db: Database, limit: int, now: float) -> SweepResult:
             references.update(row[0] for row in db.query(statement, (db.to_list_parameter(keys),)))
         for name in _DELETED_BY_SWEEP:
             db.write(getattr(db.sql, name), swept)
-    blob_count, blob_size = _delete_unused_blobs(db, references)
+    blob_count, blob_size = delete_unused_blobs(db, references)
     delete_idle_keys(db, now, limit)
     db.write(db.sql.DELETE_OLD_LISTENERS, [(limit, get_listener_cutoff(None, now), now)])
     db.write(db.sql.DELETE_OLD_WORKERS, [(limit, get_worker_cutoff(None, now), now)])
@@ -272,7 +272,7 @@ def _sweep_pruned(db: Database, limit: int, now: float) -> SweepResult:
     return SweepResult(records, blob_count, size + blob_size, is_done=len(swept) == len(pruned) < max_runs)
 
 
-def _delete_unused_blobs(db: Database, references: Iterable[bytes]) -> tuple[int, int]:
+def delete_unused_blobs(db: Database, references: Iterable[bytes]) -> tuple[int, int]:
     """Delete the large values that nothing refers to any more. Returns their number and their size."""
     hashes = {reference: reference[1:] for reference in sorted(references) if blobs.is_reference(reference)}
     db.prefetch({db.sql.LOCK_BLOB: [(hash,) for hash in hashes.values()]})

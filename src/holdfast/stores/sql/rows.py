@@ -14,7 +14,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores.contract import RunUsage, WorkflowSpec
 from holdfast.stores.journal_pages import JournalSegment
-from holdfast.stores.operations import CancelState, FinishRun, NewRun, Run, SaveAttempt
+from holdfast.stores.operations import CancelState, FinishRun, NewRun, Run
 from holdfast.stores.rules import get_first_wake_at
 from holdfast.stores.run_errors import encode_corrupt_error
 from holdfast.stores.served_versions import make_served_name, split_served_name
@@ -118,12 +118,9 @@ def rewind_to_json(rewind: Rewind | None) -> str | None:
     return None if rewind is None else json.dumps(rewind)
 
 
-def attempt_to_row(op: SaveAttempt) -> Row:
+def attempt_to_row(key: int, a: Attempt) -> Row:
     """The columns of ``statements.SAVE_ATTEMPT``."""
-    a = op.attempt
-    return (
-        op.key, a.position, a.attempt, a.intent, a.progress, a.error, a.at, a.name, a.retry_at, a.failing_since
-    )  # fmt: skip
+    return (key, a.position, a.attempt, a.intent, a.progress, a.error, a.at, a.name, a.retry_at, a.failing_since)
 
 
 def account_to_row(account: UsageAccount) -> Row:

@@ -40,6 +40,9 @@ class StartOperations(PlacementOperations):
             self._disabled_workflows = frozenset(row[0] for row in self._db.lookup(self._sql.DISABLED_WORKFLOWS))
         return workflow in self._disabled_workflows
 
+    def _is_erased(self, key: int) -> bool:
+        return self._db.query_one(self._sql.IS_ERASED, key) is not None
+
     def _copy_journal(self, source_key: int, key: int, before_seq: int) -> None:
         self._flush_table("records")
         self._db.execute(self._sql.COPY_JOURNAL, (key, source_key, before_seq))

@@ -7,7 +7,7 @@ from typing import ClassVar, NoReturn
 
 from holdfast.core.records import Attempt
 from holdfast.stores import rules
-from holdfast.stores.operations import OpStatus, Run, SaveAttempt
+from holdfast.stores.operations import OpStatus, Run
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.database_access import DatabaseAccess
 from holdfast.stores.sql.rows import attempt_to_row
@@ -60,6 +60,6 @@ def resolve_attempt(db: Database, run: Run, attempt: Attempt, now: float) -> OpS
         db.roll_back()
         return OpStatus.DONE
     lost = attempt._replace(error="the connection was lost at its commit", at=now)
-    db.write(db.sql.SAVE_ATTEMPT, [attempt_to_row(SaveAttempt(run.key, run.epoch, lost))])
+    db.write(db.sql.SAVE_ATTEMPT, [attempt_to_row(run.key, lost)])
     db.commit()
     return OpStatus.REFUSED

@@ -43,6 +43,7 @@ from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sqlite import connections
 from holdfast.stores.sqlite.connection_worker import ConnectionWorker
 from holdfast.stores.sqlite.database import register_search_function
+from holdfast.stores.sqlite.erasure import SqliteErasure
 from holdfast.stores.sqlite.errors import to_store_error
 from holdfast.stores.sqlite.next_claims import NextClaims
 from holdfast.stores.sqlite.notifications import ChangeListener, ChangeNotifier
@@ -89,6 +90,7 @@ class SqliteStore(SqlStore):
         self._client_read_worker: ConnectionWorker | None = None
         self._group_commit = GroupedCalls(self._commit_group)
         self.workers = self._workers = SqliteWorkers(self)
+        self.erasure = SqliteErasure(self, self.path)
         self.step_transactions = self._step_transactions = SqliteStepTransactions(self)
         folder = get_process_folder(self.path)
         self._listener = ChangeListener(folder)

@@ -46,6 +46,11 @@ _REASONS = {
         "ask single runs (`holdfast show`), or let workers send traces to where you add them up",
     ),
     "retention": ("pruning", "which deletes histories after the namespace's retention", "set that retention"),
+    "erasure": (
+        "erasing",
+        "whose histories nothing can change",
+        "delete the whole run (`temporal workflow delete`)",
+    ),
     "archives": ("archives", "which has its own archival", "use that, or `temporal workflow show --output json`"),
 }
 """By the name of a capability: the feature, why it is unsupported, and what to do instead."""

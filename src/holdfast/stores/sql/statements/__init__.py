@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from holdfast.stores.sql.statements.approvals import ApprovalStatements, LiveEventStatements
 from holdfast.stores.sql.statements.claims import ClaimStatements, ScheduleStatements, WorkerStatements
+from holdfast.stores.sql.statements.erasure import ErasureStatements
 from holdfast.stores.sql.statements.journals import JournalStatements, MailboxStatements, RewindStatements
 from holdfast.stores.sql.statements.lists import ListStatements
 from holdfast.stores.sql.statements.queues import QueueStatements
@@ -35,5 +36,6 @@ class Statements(
     ValueStatements,
     ServerStatements,
     RetentionStatements,
+    ErasureStatements,
 ):
     """All statements, with the texts of one database."""

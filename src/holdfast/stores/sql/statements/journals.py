@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.records import RecordKind
+from holdfast.core.records import RESTORED_POSITION, RecordKind
 from holdfast.stores.sql.ready_states import ReadyState
 from holdfast.stores.sql.statements.columns import ATTEMPT_VALUES, JOURNAL_COLUMNS, RECORD_COLUMNS, RECORD_VALUES
 from holdfast.stores.sql.templates import Catalog, Delete, Insert, Lookup, NamedQuery, Query, Upsert
@@ -64,6 +64,14 @@ class JournalStatements(Catalog):
     HAS_OUTCOME = Query(
         "run:i position:i name:t",
         "SELECT 1 FROM @attempts WHERE run = :run AND position = :position AND name = :name AND outcome IS NOT NULL",
+    )
+    # Newer than every other attempt, by whatever clock that was saved.
+    MARK_RESTORED = Query(
+        "source:t now:f",
+        "INSERT INTO @attempts (run, position, attempt, intent, error, at, name) "
+        f"SELECT key, {RESTORED_POSITION}, 0, 1, '', a.at, :source FROM @runs CROSS JOIN "
+        "(SELECT greatest(:now, coalesce(max(at), 0.0)) AS at FROM @attempts) a WHERE state <> 'completed' "
+        "ON CONFLICT (run, position) DO UPDATE SET at = excluded.at, name = excluded.name",
     )
     RESTORE_ATTEMPT = Insert("attempts", f"{ATTEMPT_VALUES} outcome:b")
 

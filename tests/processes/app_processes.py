@@ -152,13 +152,12 @@ class Service(App):
         except psutil.NoSuchProcess:
             return []
         self._seen |= {child.pid: child for child in children}
-        living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-        return [child.pid for child in sorted(living, key=lambda child: child.create_time())]
+        return [child.pid for child in sorted(children, key=psutil.Process.create_time) if _is_living(child)]
 
     @property
     def living_pids(self) -> list[int]:
         """Those of the processes seen so far that live, whatever became of their supervisor."""
-        return [pid for pid, child in self._seen.items() if child.is_running() and child.status() != "zombie"]
+        return [pid for pid, child in self._seen.items() if _is_living(child)]
 
     def wait_for_log(self, *words: str) -> str:
         """Wait until its log has a line with all of these words; returns the line."""
@@ -307,6 +306,13 @@ class World:
             parts.append(f"  {journal}")
         parts.append(f"workers: {self.workers()}")
         return "\n".join([*parts, *(str(app) for app in self.apps)])
+
+
+def _is_living(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def begin_drain(app: App) -> None:

@@ -11,7 +11,7 @@ the supervisor ends with an error, so that its own service manager notices. A pr
 **Stopping.** SIGTERM and SIGINT are passed on, and the supervisor waits until all processes have ended. They have a
 grace period of their own. The supervisor waits a moment before it passes the first signal on, because a service manager
 may have sent it to every process: one that reports that it is stopping does not get it twice. A second signal is passed
-on at once, but not right after the first, because two pending signals of the same number are one. Each process has a
+on at least as long after the first, because two pending signals of the same number are one. Each process has a
 process group of its own, so that Ctrl-C in a terminal reaches only the supervisor.
 
 **In a container** the supervisor is often process 1, to which the kernel gives orphans of all others. So it waits for
@@ -111,6 +111,7 @@ class Supervisor:
         self._is_stopping = False
         self._pass_on_at = _NEVER
         """When the first stop signal is to be passed on."""
+        self._passed_on_at = 0.0
         self._pass_second_on_at = _NEVER
         self._failed_starts = 0
         """Processes in a row that ended before they were ready."""
@@ -238,8 +239,9 @@ class Supervisor:
         ended = f"{self._kind} process {pid} {describe_exit(code)} after {lived_s:.1f} s"
         if self._is_stopping:
             log.info("%s", ended)
-            if code > 0 or slot.was_ready:  # a signal kills one that is still starting
-                self._exit_code = self._exit_code or min(abs(code), 1)
+            # SIGTERM kills a process that is still starting, or that has handed over and is about to exit.
+            if code not in (0, -signal.SIGTERM):
+                self._exit_code = self._exit_code or 1
             return
         if not slot.was_ready:
             self._failed_starts += 1
@@ -276,12 +278,11 @@ class Supervisor:
                 self._begin_stop()
             else:
                 log.info("%s again: the %s processes stop at once", number.name, self._kind)
-                is_first_pending = self._pass_on_at != _NEVER
-                self._pass_second_on_at = now + (PASS_ON_DELAY_S if is_first_pending else 0)
-                if is_first_pending:
-                    self._pass_on_at = now
+                if self._pass_on_at != _NEVER:
+                    self._pass_on_at = self._passed_on_at = now
+                self._pass_second_on_at = max(now, self._passed_on_at + PASS_ON_DELAY_S)
         if now >= self._pass_on_at:
-            self._pass_on_at = _NEVER
+            self._pass_on_at, self._passed_on_at = _NEVER, now
             self._terminate([slot for slot in self._slots if slot.reason != STOPPING])
         if now >= self._pass_second_on_at:
             self._pass_second_on_at = _NEVER

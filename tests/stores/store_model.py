@@ -502,7 +502,8 @@ class Model:
         run: Row = {
             "key": None, "id": new.id, "workflow": new.workflow, "queue": new.queue,
             "state": PENDING if owner is None else RUNNING, "epoch": 0 if owner is None else 1, "owner": owner,
-            "starter": new.starter, "delivery_count": 0, "suspicion": 0, "trace_parent": new.trace_parent, "max_deliveries": new.max_deliveries,
+            "starter": new.starter, "delivery_count": 0, "suspicion": 0, "max_deliveries": new.max_deliveries,
+            "trace_parent": new.trace_parent,
             "wake_at": None if owner is not None else max(new.available_at, min(new.created_at, self.clock())),
             "waits_for": "", "priority": new.priority, "deadline": new.deadline, "inputs": new.inputs,
             "digest": new.digest, "seed": new.seed, "output": None, "error": None, "tags": new.tags,

@@ -12,10 +12,12 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from agents import (
+    Agent,
     ApplyPatchTool,
     ComputerTool,
     CustomTool,
     FunctionTool,
+    Handoff,
     LocalShellTool,
     ShellTool,
     Tool,
@@ -33,6 +35,7 @@ from holdfast.codec import ValueCodec, codec_for
 from holdfast.core.states import Effect
 from holdfast.errors import DefinitionError, HoldfastError, StepOutcomeUnknown, UnrecordableValue, UsageError
 from holdfast.integrations import describe_failure, parse_arguments, record_tool_call
+from holdfast.integrations.tool_names import check_tool_names
 
 _CONTENT_TYPES = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
 _CONTENT_ADAPTER: TypeAdapter[Any] = TypeAdapter(ToolOutputText | ToolOutputImage | ToolOutputFileContent)
@@ -101,16 +104,54 @@ def check_tools(tools: Sequence[Tool], agent_names: str) -> None:
         )
 
 
-def parse_effects(effects: Mapping[str, Effect | str], agent: str) -> dict[str, Effect]:
-    """The effects of an agent's tools."""
+def parse_effects(effects: Mapping[str, Effect | str], agent: Agent[Any]) -> dict[str, Effect]:
+    """The effects of an agent's tools, and of those of agents that it hands off to or uses as tools."""
     parsed: dict[str, Effect] = {}
     for tool, effect in effects.items():
         try:
             parsed[tool] = Effect(effect)
         except ValueError:
             known = ", ".join(repr(one.value) for one in Effect)
-            raise DefinitionError(f"agent {agent!r}: effects={{{tool!r}: {effect!r}}} is not one of {known}") from None
+            raise DefinitionError(
+                f"agent {agent.name!r}: effects={{{tool!r}: {effect!r}}} is not one of {known}"
+            ) from None
+    tools = _ToolNames(agent)
+    check_tool_names(parsed, tools.names, f"agent {agent.name!r}", is_complete=tools.is_complete)
     return parsed
+
+
+class _ToolNames:
+    """The names of the function tools that a run of an agent may call."""
+
+    def __init__(self, agent: Agent[Any]) -> None:
+        self.names: set[str] = set()
+        self.is_complete = True
+        """Whether there are no others, such as those of an MCP server."""
+        agents, visited = [agent], set[int]()
+        while agents:
+            one = agents.pop()
+            if id(one) not in visited:
+                visited.add(id(one))
+                agents += self._read(one)
+
+    def _read(self, agent: Agent[Any]) -> list[Agent[Any]]:
+        """Add the names of an agent's own tools. Returns the agents that it calls."""
+        agents: list[Agent[Any]] = []
+        if agent.mcp_servers:
+            self.is_complete = False
+        for tool in agent.tools:
+            if isinstance(tool, FunctionTool):
+                self.names.add(tool.name)
+                if isinstance(tool._agent_instance, Agent):  # pyright: ignore[reportPrivateUsage]
+                    agents.append(tool._agent_instance)  # pyright: ignore[reportPrivateUsage]
+        for handoff in agent.handoffs:
+            reference = handoff._agent_ref if isinstance(handoff, Handoff) else None  # pyright: ignore[reportPrivateUsage]
+            target: Any = (reference() if reference else None) if isinstance(handoff, Handoff) else handoff
+            if isinstance(target, Agent):
+                agents.append(cast("Agent[Any]", target))
+            else:
+                self.is_complete = False
+        return agents
 
 
 class _OutputCodec(ValueCodec):

@@ -151,6 +151,7 @@ class ScriptRun:
             interrupted = asyncio.wrap_future(self._interrupted)
             await asyncio.wait((interrupted, ended), return_when=asyncio.FIRST_COMPLETED)
             if interrupted.done():
+                ended.cancel()  # the runtime, which is closed now, would raise an error in it
                 return f"run {handle.run_id} is interrupted; the same command continues it"
             return await ended
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from approvals_project import make_office, run_until_asked
-from cli_project import Project
+from cli_project import Project, seed
 
 from holdfast.services.approvals import get_os_user
 
@@ -279,6 +279,33 @@ def test_a_list_of_runs_shows_open_questions(desk: Project):
     )
     assert "open approvals: see `holdfast approvals`\n" in out
     assert "see `holdfast approvals`" not in desk.here("runs", "--state", "failed").out
+
+
+ASKING_PROGRAM = """
+import asyncio, os
+from holdfast import Client, ask, program
+
+@program(id="painting")
+async def paint() -> bool:
+    return await ask("Which color?")
+
+async def main():
+    await paint.start()
+    async with Client() as client:
+        while not await client.approvals():
+            await asyncio.sleep(0.02)
+        os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+def test_a_list_of_runs_shows_the_question_of_a_running_program(tmp_path: Path):
+    project = Project(tmp_path)
+    seed(project, ASKING_PROGRAM)
+    assert project.here("runs", "--json").json[0]["state"] == "running"
+    assert f"approval {find_approval_id(project, 'painting')}: Which color?" in project.here("runs").out
+    assert "It waits for an answer to “Which color?”." in project.here("show", "painting").out
 
 
 def test_a_question_fits_a_narrow_terminal(desk: Project):

@@ -48,7 +48,7 @@ def test_a_question_is_shown_with_all_that_it_takes_to_decide(desk: Project):
     lines = first.splitlines()
     assert lines[0] == f"{ship}  Ship vase?"
     assert lines[1] == " " * 14 + "It is \\x1b[31mfragile.", "nothing that is recorded steers the terminal"
-    assert lines[2] == "    run        shipping-vase (shipping), number 1"
+    assert lines[2] == "    run        shipping-vase (shipping), step 1"
     assert re.fullmatch(r"    asked      (now|\d+ s ago) \(.*\) of ann", lines[3])
     assert re.fullmatch(r"    until      in 1 d 23 h \(.*\)", lines[4])
     assert lines[5:] == [
@@ -117,7 +117,7 @@ def test_from_question_to_question_to_the_end(office: Project):
     assert done.out.splitlines() == [
         f"approved as ann: 'Ship vase?\\nIt is \\x1b[31mfragile.' (approval {ship})",
         "run 'shipping-vase': it continues when a worker claims it",
-        "no live worker serves workflow 'shipping': start one with `holdfast worker module:shipping`",
+        "no live worker serves workflow 'shipping': start one with `holdfast worker MODULE`, or run its program again",
     ]
     assert "answers that are there, and not recorded yet: #1" in office.here("show", "shipping-vase").out
     run_until_asked(office, "shipping-vase", 2)
@@ -176,7 +176,7 @@ def test_a_call_is_approved_with_its_arguments_or_with_others(office: Project):
     assert "do not fit tool 'send_mail': $.to: 3 is not of type 'string'. The question is still open." in refused.err
     assert "approve of it without a value" in office.here("approve", mail, "yes").err
     done = office.here("approve", mail, "--arguments", '{"to": "me@example.org"}')
-    assert 'send_mail({"to": "me@example.org"}) instead of what was asked for\n' in done.out
+    assert 'with edited arguments: send_mail({"to": "me@example.org"})\n' in done.out
     run_until_asked(office, "mailing", 2)
     shown = office.here("show", "mailing").out
     assert 'send_mail({"to": "customer@example.org", "text": "first line\\nsecond line"})' in shown

@@ -33,6 +33,7 @@ from holdfast.scripts.script import Script, ScriptStopped, report
 from holdfast.services import run_control
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.operations import Run
+from holdfast.stores.served_versions import SCRIPT_QUEUE_PREFIX
 
 TAG_PREFIX = "command:"
 """Runs have the tag ``command:DIGEST``, so that a command finds its earlier runs."""
@@ -141,7 +142,7 @@ class ScriptRun:
 
     async def _execute(self) -> str:
         workflow = self._define()
-        queue = f"{TAG_PREFIX}{self._run_id or self._script.digest}"
+        queue = f"{SCRIPT_QUEUE_PREFIX}{self._run_id or self._script.digest}"
         async with Runtime(self._url, workflows=[workflow.name], queues=[queue], max_concurrency=1) as runtime:
             handle = await self._start(runtime, workflow, queue)
             ended = asyncio.create_task(self._wait_for_end(handle))

@@ -179,6 +179,7 @@ async def test_a_late_reader_gets_everything_recorded():
         "answered_by": "ann",
         "answered_at": 1.0,
     }
+    await scene.record(8, "approval start", {})  # as in `holdfast show`, the approval is what people see
     await scene.record(6, "approval", answer, kind=RecordKind.APPROVAL, preview="ap-1")
     await scene.record(7, "pay", "undone", kind=RecordKind.COMPENSATION)
     await scene.record(0, "cancel", b"null", kind=RecordKind.CANCEL)

@@ -34,6 +34,7 @@ _MAX_READ_CHARS = 64 * 1024
 _MAX_SHOWN_RETRIES = 1000
 """For a step with more retries than this, the limit is not shown."""
 
+_CHANGED_CODE_ERROR = "holdfast.errors.NonDeterminismError"
 _EXPECTED_ERRORS = frozenset(
     {
         "holdfast.errors.ContextFull",
@@ -98,7 +99,8 @@ class RunLog:
         """A run cannot continue with the present code, or because the engine failed."""
         error_type, description = self.describe_error(error)
         extra = {**self._identify(run), "error_type": error_type}
-        _engine_log.error("run %r of workflow %r cannot continue: %s", run.id, run.workflow, description, extra=extra)
+        reason = description.removeprefix(f"run {run.id!r} cannot continue: ")
+        _engine_log.error("run %r of workflow %r cannot continue: %s", run.id, run.workflow, reason, extra=extra)
 
     def log_takeover(self, run: Run, *, record_count: int = 0, step: str = "") -> None:
         """A run of a dead worker is taken over, with its records; or only a step of it."""
@@ -146,7 +148,9 @@ class RunLog:
         name = info.type.rpartition(".")[2]
         if self.is_encrypted or not info.message:
             return info.type, name
-        message = _format_line(info.message)
+        # A changed program's error has a diff in further lines, for its reader.
+        text = info.message.partition("\n")[0] if info.type == _CHANGED_CODE_ERROR else info.message
+        message = _format_line(text)
         # Holdfast's own errors are sentences that need no class name.
         return info.type, message if info.type.startswith("holdfast.") else f"{name}: {message}"
 

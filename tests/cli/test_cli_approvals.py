@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from approvals_project import make_office, run_until_asked
-from cli_project import Project
+from cli_project import Project, seed
 
 from holdfast.services.approvals import get_os_user
 
@@ -48,7 +48,7 @@ def test_a_question_is_shown_with_all_that_it_takes_to_decide(desk: Project):
     lines = first.splitlines()
     assert lines[0] == f"{ship}  Ship vase?"
     assert lines[1] == " " * 14 + "It is \\x1b[31mfragile.", "nothing that is recorded steers the terminal"
-    assert lines[2] == "    run        shipping-vase (shipping), number 1"
+    assert lines[2] == "    run        shipping-vase (shipping), step 1"
     assert re.fullmatch(r"    asked      (now|\d+ s ago) \(.*\) of ann", lines[3])
     assert re.fullmatch(r"    until      in 1 d 23 h \(.*\)", lines[4])
     assert lines[5:] == [
@@ -117,7 +117,7 @@ def test_from_question_to_question_to_the_end(office: Project):
     assert done.out.splitlines() == [
         f"approved as ann: 'Ship vase?\\nIt is \\x1b[31mfragile.' (approval {ship})",
         "run 'shipping-vase': it continues when a worker claims it",
-        "no live worker serves workflow 'shipping': start one with `holdfast worker module:shipping`",
+        "no live worker serves workflow 'shipping': start one with `holdfast worker MODULE`, or run its program again",
     ]
     assert "answers that are there, and not recorded yet: #1" in office.here("show", "shipping-vase").out
     run_until_asked(office, "shipping-vase", 2)
@@ -176,7 +176,7 @@ def test_a_call_is_approved_with_its_arguments_or_with_others(office: Project):
     assert "do not fit tool 'send_mail': $.to: 3 is not of type 'string'. The question is still open." in refused.err
     assert "approve of it without a value" in office.here("approve", mail, "yes").err
     done = office.here("approve", mail, "--arguments", '{"to": "me@example.org"}')
-    assert 'send_mail({"to": "me@example.org"}) instead of what was asked for\n' in done.out
+    assert 'with edited arguments: send_mail({"to": "me@example.org"})\n' in done.out
     run_until_asked(office, "mailing", 2)
     shown = office.here("show", "mailing").out
     assert 'send_mail({"to": "customer@example.org", "text": "first line\\nsecond line"})' in shown
@@ -279,6 +279,33 @@ def test_a_list_of_runs_shows_open_questions(desk: Project):
     )
     assert "open approvals: see `holdfast approvals`\n" in out
     assert "see `holdfast approvals`" not in desk.here("runs", "--state", "failed").out
+
+
+ASKING_PROGRAM = """
+import asyncio, os
+from holdfast import Client, ask, program
+
+@program(id="painting")
+async def paint() -> bool:
+    return await ask("Which color?")
+
+async def main():
+    await paint.start()
+    async with Client() as client:
+        while not await client.approvals():
+            await asyncio.sleep(0.02)
+        os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+def test_a_list_of_runs_shows_the_question_of_a_running_program(tmp_path: Path):
+    project = Project(tmp_path)
+    seed(project, ASKING_PROGRAM)
+    assert project.here("runs", "--json").json[0]["state"] == "running"
+    assert f"approval {find_approval_id(project, 'painting')}: Which color?" in project.here("runs").out
+    assert "It waits for an answer to “Which color?”." in project.here("show", "painting").out
 
 
 def test_a_question_fits_a_narrow_terminal(desk: Project):

@@ -17,7 +17,7 @@ def test_doctor_finds_a_sound_store_and_names_what_is_left_undone(history: Proje
     assert any(line.startswith("ok    durability  journal_mode=wal, synchronous=full") for line in lines)
     assert any(line.startswith("ok    store url   sqlite:///") and "(from HOLDFAST_URL)" in line for line in lines)
     assert any(line.startswith("ok    commit") and "a durable commit" in line for line in lines)
-    assert "→ start one with `holdfast worker module:payer`" in done.out
+    assert "→ start one with `holdfast worker MODULE`" in done.out
     assert "`holdfast runs --state failed`" in done.out
     assert "\x1b" not in done.out
 

@@ -55,7 +55,7 @@ def test_a_run_of_which_nothing_has_happened_yet_and_one_that_failed(history: Pr
 def test_an_invalid_offset_and_an_unknown_run_are_errors(lab: Project):
     output = lab.here("events", "research-1", "--after", "7")
     assert (output.code, output.out) == (1, "")
-    assert "error: '7' is no offset" in output.err
+    assert "error: '7' is not an offset" in output.err
     output = lab.here("events", "reserch-1")
     assert output.code == 1
     assert "Did you mean research-1" in output.err

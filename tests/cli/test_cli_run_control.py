@@ -27,8 +27,8 @@ def test_cancelling_several_runs_reports_each_and_fails_if_one_does(seeded: Proj
     done = seeded.here("cancel", "order-7", "order-77", "etl-acme")
     assert done.code == 1
     assert done.out.splitlines() == [
-        "asked for run 'order-7' to be cancelled: it is carried out when a worker takes the run up",
-        "no live worker serves workflow 'order': start one with `holdfast worker module:order`",
+        "cancellation of run 'order-7' requested: the next worker that claims it will stop it",
+        "no live worker serves workflow 'order': start one with `holdfast worker MODULE`, or run its program again",
     ]
     unknown, ended = done.err.splitlines()
     assert unknown.startswith("error: there is no run 'order-77'")
@@ -53,7 +53,9 @@ def test_a_run_that_has_not_started_is_cancelled_at_once(seeded: Project):
     seeded.start("order", 8)
     assert seeded.here("cancel", "order-8").out == "run 'order-8' is cancelled: it had not started\n"
     assert seeded.here("cancel", "order-8").out == "run 'order-8' is cancelled already: nothing changed\n"
-    assert seeded.here("show", "order-8", "--json").json["retry"]["message"] == "`holdfast retry order-8` begins anew"
+    assert (
+        seeded.here("show", "order-8", "--json").json["retry"]["message"] == "`holdfast retry order-8` starts it again"
+    )
 
 
 def test_a_run_that_a_worker_holds_is_cancelled_by_that_worker(seeded: Project):
@@ -69,7 +71,7 @@ def test_a_run_that_a_worker_holds_is_cancelled_by_that_worker(seeded: Project):
 
     try:
         loop.run_until_complete(hold())
-        asked = "asked for run 'nap-61' to be cancelled: its worker carries it out\n"
+        asked = "cancellation of run 'nap-61' requested: its worker will stop it\n"
         assert seeded("cancel", "nap-61").out == asked
         assert seeded("cancel", "nap-61").out == "run 'nap-61' is being cancelled already: nothing changed\n"
     finally:

@@ -39,7 +39,10 @@ def test_show_prints_where_a_run_failed(history: Project):
 def test_show_says_that_no_live_worker_serves_a_pending_run(history: Project):
     out = history.here("show", "order-8").out
     assert "nothing is recorded yet" in out
-    assert "no live worker serves workflow 'order': start one with `holdfast worker module:order`" in out
+    assert (
+        "no live worker serves workflow 'order': start one with `holdfast worker MODULE`, or run its program again"
+        in out
+    )
 
 
 def test_show_names_the_dead_worker_that_holds_a_run_and_the_intent_it_left(history: Project):

@@ -215,6 +215,7 @@ async def test_the_step_that_blocks_is_named_with_the_place(
     await releasing
     [told, *_] = seen()
     assert told.startswith("step 'stubborn' of run 'bad' has blocked the event loop")
+    assert "asyncio.to_thread" in told
     assert f"{__file__}:" in told
     assert "in block" in told
     await wait_until(lambda: "the event loop runs again" in caplog.text)

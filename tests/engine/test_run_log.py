@@ -7,9 +7,9 @@ import logging
 from typing import Any
 
 import pytest
-from engine_world import World, wait_until_ended
+from engine_world import World, wait_for_records, wait_until_ended
 
-from holdfast import AesEncryption, Agent, RunFailed, current_step, step, tool, workflow
+from holdfast import AesEncryption, Agent, RunFailed, current_step, program, step, tool, workflow
 from holdfast.stores.approvals import ApprovalFilter
 from holdfast.stores.encrypted import EncryptedStore
 from holdfast.testing import ScriptedModel, call
@@ -99,6 +99,35 @@ async def test_a_run_whose_code_cannot_go_on_is_logged_once(world: World, caplog
     (told,) = lines(caplog)
     assert told[0] == "ERROR"
     assert told[1].startswith("run 'stuck' of workflow 'flow' cannot continue: ")
+
+
+async def test_a_run_whose_program_has_changed_is_logged_without_the_diff(
+    world: World, caplog: pytest.LogCaptureFixture
+):
+    @step
+    async def load(name: str) -> str:
+        return name
+
+    @program(id="changed")
+    async def report() -> None:
+        await load(names[0])
+        await asyncio.Event().wait()
+
+    names = ["one"]
+    runtime = await world.open()
+    handle = await runtime.start(report)
+    await wait_for_records(runtime, "changed", 2)
+    await world.crash(runtime)
+    caplog.clear()
+    names = ["other"]
+    second = await world.open()
+    with pytest.raises(RunFailed, match="To continue it with the earlier code, run `holdfast retry changed` first"):
+        await report.get_handle(second.store_provider, handle.run_id).result()
+    assert lines(caplog)[-1] == (
+        "ERROR",
+        "run 'changed' of workflow 'report' cannot continue: its program calls 'load' where the journal has call #1 "
+        "(load) with other content.",
+    )
 
 
 async def test_a_takeover_is_logged_with_the_death_that_made_it_necessary(

@@ -16,9 +16,10 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
+from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, FunctionToolset
 
-from holdfast import DefinitionError, UsageError, workflow
+from holdfast import Client, DefinitionError, UsageError, workflow
+from holdfast.errors import StoreNotFound
 from holdfast.integrations.pydantic_ai import Durable
 from holdfast.integrations.pydantic_ai.operation_codec import OPERATION_CODEC
 from holdfast.worker.workflow_loader import load_workflows
@@ -105,6 +106,21 @@ def test_mistakes_are_reported_when_the_agent_is_made() -> None:
     assert Agent(TestModel(), name="pai-wrong-5", capabilities=[Durable()])
     with pytest.raises(DefinitionError, match="two workflows are named"):
         assert Agent(TestModel(), name="pai-wrong-5", capabilities=[Durable()])
+
+
+def test_settings_name_a_tool_of_the_run(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    settings: Any = {"lok": {"effect": "once"}}
+    agent = Agent(TestModel(), name="pai-misspelt", tools=[look], capabilities=[Durable(tools=settings)])
+    with pytest.raises(
+        DefinitionError, match=r"agent 'pai-misspelt' has no tool 'lok', which tools= names. It has: look"
+    ):
+        agent.run_sync("Go.")
+    with pytest.raises(StoreNotFound):  # there was no run
+        Client(url).list_sync()
+    dynamic = DynamicToolset(lambda _: FunctionToolset([]), id="dynamic")
+    with pytest.warns(UserWarning, match="Did you mean 'look'"):
+        agent.run_sync("Go.", toolsets=[dynamic])
 
 
 @pytest.mark.parametrize(

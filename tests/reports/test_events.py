@@ -179,6 +179,7 @@ async def test_a_late_reader_gets_everything_recorded():
         "answered_by": "ann",
         "answered_at": 1.0,
     }
+    await scene.record(8, "approval start", {})  # as in `holdfast show`, the approval is what people see
     await scene.record(6, "approval", answer, kind=RecordKind.APPROVAL, preview="ap-1")
     await scene.record(7, "pay", "undone", kind=RecordKind.COMPENSATION)
     await scene.record(0, "cancel", b"null", kind=RecordKind.CANCEL)
@@ -440,7 +441,7 @@ async def test_live_events_and_records_are_in_order_across_pages():
 @pytest.mark.parametrize("offset", ["", "7", "nonsense!", "WzEsMjE4", "ä", 7, b"x"])
 async def test_an_invalid_offset_is_refused(offset: Any):
     scene = await Scene().open()
-    with pytest.raises(UsageError, match="is no offset: it is the `offset` of the last event"):
+    with pytest.raises(UsageError, match=r"is not an offset\. Pass the `offset` of the last event"):
         await scene.read(offset)
 
 

@@ -219,6 +219,33 @@ async def test_several_worker_deaths_are_reported_together(world: World):
     )
 
 
+async def test_a_worker_death_in_a_call_of_a_program_is_reported(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    log: dict[str, Any] = {"kind": RecordKind.CALL, "name": "model call", "payload": b"{}"}
+    await world.record(run, **log, position=0)
+    await world.record(run, position=0)
+    await world.dies()
+    heir = await world.claim(await world.worker("worker-2"))
+    begun = world.now  # both calls were in flight, and their log is written with the first outcome
+    await world.record(heir, **log, position=1)
+    await world.record(heir, **log, position=2)
+    await world.record(heir, position=1, started_at=begun)
+    await world.record(heir, position=2, started_at=begun)
+    assert "worker-1 died in step 2; worker-2 took over, replayed 1 step and repeated 2." in await world.summary_text()
+    assert [one.replay_count for one in (await world.report()).journal if one.kind == "step"] == [1, 0, 0]
+
+
+async def test_a_running_program_waits_for_an_answer(world: World):
+    await world.start()
+    run = await world.claim(await world.worker())
+    for number, question in enumerate(["Which color?", "Which size?"]):
+        request = ApprovalRequest(question)
+        await world.store.commit([RequestApproval(run.key, run.epoch, number, f"a-{number}", request, world.now)])
+        expected = ["It waits for an answer to “Which color?”.", "It waits for 2 answers."][number]
+        assert await world.summary_text() == f"Running, started 0.0 ms ago. {expected}"
+
+
 async def test_a_new_worker_after_a_wait_is_no_worker_death(world: World):
     await world.start()
     run = await world.claim(await world.worker())

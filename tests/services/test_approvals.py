@@ -310,6 +310,7 @@ def test_a_form_in_words():
         "h (string or null, may be left out)",
     ]
     assert describe_form({"type": "integer"}) == "a value of type integer"
+    assert describe_form({}) == "any JSON value"
     assert describe_form({"properties": {"a": {"type": "integer"}}}) == "an object with a (integer, may be left out)"
 
 

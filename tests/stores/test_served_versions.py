@@ -66,7 +66,14 @@ def test_an_invalid_version_is_refused(version: object, part: str):
             ],  # the other one serves the queue, but not the version
             "no live worker serves it",
             "no live worker for workflow 'etl' in version '1' serves queue 'slow': start one with `holdfast worker "
-            "module:etl --queue slow`",
+            "MODULE --queue slow`",
+        ),
+        (
+            "",
+            "command:k",
+            [serving("etl", queues=("command:other",))],
+            "no live process executes it",
+            "no live process executes script 'etl': start the same `holdfast run` command again",
         ),
     ],
 )

@@ -235,6 +235,6 @@ class ProgramExecution(Execution):
             f"run {self.run_id!r} cannot continue: its program calls {name!r} where the journal has call "
             f"#{recorded.position + 1} ({recorded.name}) with other content.\n\n{explanation}\n\n"
             "The journal is untouched. A program must make the same calls when it runs again: put what changes each "
-            "time (the time, random ids) into a step. With the earlier code or input, "
-            f"`holdfast retry {self.run_id}` continues the run."
+            "time (the time, random ids) into a step. To continue with the earlier code or input, run "
+            f"`holdfast retry {self.run_id}` first, then start the program again."
         )

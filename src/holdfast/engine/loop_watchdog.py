@@ -108,8 +108,9 @@ class LoopWatchdog:
         self._has_warned = True
         frame = sys._current_frames().get(self._thread_id)  # pyright: ignore[reportPrivateUsage]
         log.warning(
-            "%s has blocked the event loop of this process for %.0f s, and nothing else in it goes on. Blocking code "
-            "belongs in a step that is a plain function (`def`), which runs in a thread. It is here:\n%s",
+            "%s has blocked the event loop of this process for %.0f s, and nothing else in it continues. Run blocking "
+            "code in a thread: make it async with `asyncio.to_thread(...)`, or, in a workflow, make it a step that is "
+            "a plain function (`def`). It is here:\n%s",
             _find_step(frame) or _describe_task(asyncio.current_task(self._loop)),
             self._blocked_s,
             format_user_stack(frame),

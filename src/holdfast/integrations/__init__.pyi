@@ -7,6 +7,7 @@ from holdfast.integrations.model_call import record_model_call as record_model_c
 from holdfast.integrations.model_call import record_model_call_sync as record_model_call_sync
 from holdfast.integrations.model_call import record_model_stream as record_model_stream
 from holdfast.integrations.model_call import record_model_stream_sync as record_model_stream_sync
+from holdfast.integrations.tool_call import ToolFailed as ToolFailed
 from holdfast.integrations.tool_call import describe_failure as describe_failure
 from holdfast.integrations.tool_call import record_tool_call as record_tool_call
 from holdfast.integrations.tool_call import record_tool_call_sync as record_tool_call_sync

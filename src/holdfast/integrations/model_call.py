@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -81,6 +81,8 @@ class ModelAnswer:
     model: str = ""
     """The model that answered (default: the requested one)."""
     finish_reason: str | None = None
+    call_count: int = 1
+    """How many model calls were made for it: more than one for the turn of an agent that runs elsewhere."""
 
 
 class AnswerCodec(ABC, Generic[T]):
@@ -143,14 +145,15 @@ async def record_model_stream(
     open_stream: Callable[[], AsyncIterator[E]],
     *,
     is_opaque: bool = True,
+    step_name: str = MODEL_CALL_STEP,
 ) -> AsyncGenerator[E]:
     """The events of the model's answer: the recorded ones, or those of the stream.
 
     With ``is_opaque=False``, calls that the code of the stream makes are recorded as well: for a stream that calls
-    tools. A stream that raises ``NotRecorded`` withdraws the call; the value is an iterator of the events to pass on
-    instead.
+    tools. ``step_name`` is the name of the step. A stream that raises ``NotRecorded`` withdraws the call; the value is
+    an iterator of the events to pass on instead.
     """
-    while (opened := _open_call(model_input, codec, is_opaque=is_opaque)) is not None:
+    while (opened := _open_call(model_input, codec, is_opaque=is_opaque, step_name=step_name)) is not None:
         recording = _StreamRecording(opened, codec)
         iterator: AsyncIterator[E] | None = None
         try:
@@ -307,7 +310,9 @@ class _StreamRecording(Generic[E]):
 # The step
 
 
-def _open_call(model_input: ModelInput, codec: AnswerCodec[Any], *, is_opaque: bool = True) -> InPlaceCall | None:
+def _open_call(
+    model_input: ModelInput, codec: AnswerCodec[Any], *, is_opaque: bool = True, step_name: str = MODEL_CALL_STEP
+) -> InPlaceCall | None:
     """The call in the program; ``None`` outside of programs."""
     program = find_program()
     if program is None:
@@ -322,7 +327,7 @@ def _open_call(model_input: ModelInput, codec: AnswerCodec[Any], *, is_opaque: b
 
     def make_step(function: StepFunction) -> StepDefinition:
         return StepDefinition(
-            MODEL_CALL_STEP, function, True, envelope_codec, ("model",), {}, read_usage=envelope_codec.read_usage
+            step_name, function, True, envelope_codec, ("model",), {}, read_usage=envelope_codec.read_usage
         )
 
     args = (model_input.model,)
@@ -345,13 +350,13 @@ def _read_usage(answer: ModelAnswer, model_input: ModelInput) -> ModelUsage:
     """The usage of an answer. The price is that of the model that answered, if its name is known."""
     requested = model_input.model
     if answer.tokens is None:
-        return ModelUsage(Usage(calls=1, unpriced=1), requested)
+        return ModelUsage(Usage(calls=answer.call_count, unpriced=1), requested)
     provider = requested.rpartition(":")[0]
     model = f"{provider}:{answer.model}" if answer.model and provider else answer.model or requested
     usage = make_usage(model, answer.tokens, model_input.url)
     if usage.unpriced and model != requested:
         usage = make_usage(requested, answer.tokens, model_input.url)
-    return ModelUsage(usage, requested)
+    return ModelUsage(replace(usage, calls=answer.call_count), requested)
 
 
 class _EnvelopeCodec(ValueCodec):

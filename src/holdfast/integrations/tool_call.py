@@ -22,6 +22,22 @@ T = TypeVar("T")
 _ANY_CODEC = codec_for(Any)
 
 
+class ToolFailed(Exception):
+    """A tool has failed, and its framework has made an output for the model of that.
+
+    A function that is executed as a tool call raises it, so that the call is recorded as failed. The caller of
+    ``record_tool_call`` catches it, and passes the output on.
+
+    Args:
+        failure: what happened, for people.
+        output: what the model gets, as JSON data.
+    """
+
+    def __init__(self, failure: str, output: Any) -> None:
+        super().__init__(failure)
+        self.output = output
+
+
 async def record_tool_call(
     name: str,
     arguments: Mapping[str, Any],

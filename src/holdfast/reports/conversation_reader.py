@@ -7,7 +7,7 @@ from holdfast.reports.conversations import ConversationMessage, build_conversati
 from holdfast.reports.formatting import format_count
 from holdfast.reports.model_replies import is_agent_model_call
 from holdfast.reports.program_conversation import build_program_conversation
-from holdfast.reports.recorded_reply import MODEL_CALL_STEP
+from holdfast.reports.recorded_reply import AGENT_STEPS
 from holdfast.services.lookup import find_run
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import History, Store
@@ -39,7 +39,7 @@ def _build_in_flight_notes(run: Run, history: History) -> list[ConversationMessa
             attempt.position + 1,
         )
         for attempt in history.attempts.values()
-        if attempt.name == MODEL_CALL_STEP
+        if attempt.name in AGENT_STEPS
     ]
 
 

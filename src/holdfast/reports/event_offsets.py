@@ -90,8 +90,8 @@ def _decode_offset(offset: Any) -> list[Any]:
     except (ValueError, TypeError, AttributeError):
         pass
     raise UsageError(
-        f"{offset!r} is no offset: it is the `offset` of the last event that you had, unchanged; without one, reading "
-        f"begins at the beginning"
+        f"{offset!r} is not an offset. Pass the `offset` of the last event that you received, or leave it out to start "
+        f"from the beginning"
     )
 
 

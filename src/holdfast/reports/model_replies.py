@@ -9,9 +9,9 @@ from holdfast.core.records import Record, RecordKind
 from holdfast.errors import BudgetExceeded, CodecError, ContextFull
 from holdfast.reports.formatting import format_count, to_one_line
 from holdfast.reports.recorded_reply import (
+    AGENT_STEPS,
     ANSWER_ARGUMENT,
     ANSWER_TOOL,
-    MODEL_CALL_STEP,
     FailedModel,
     ModelCallReport,
     RecordedCompaction,
@@ -19,8 +19,11 @@ from holdfast.reports.recorded_reply import (
 
 
 def is_agent_model_call(record: Record) -> bool:
-    """Whether it is a model call of an agent. The model call of an ``@llm_step`` has the step's name."""
-    return record.kind is RecordKind.STEP and record.name == MODEL_CALL_STEP
+    """Whether it is a model call of an agent, or a turn of one that makes its model calls itself.
+
+    The model call of an ``@llm_step`` has the step's name.
+    """
+    return record.kind is RecordKind.STEP and record.name in AGENT_STEPS
 
 
 def is_final_reply(reply: ModelCallReport) -> bool:

@@ -30,6 +30,8 @@ CORRECTABLE_ERRORS = frozenset(
 )
 """Errors with messages for the model, which should call again in another way."""
 
+_REPLACING_ERRORS = ("holdfast.errors.StepFailed", "holdfast.integrations.tool_call.ToolFailed")
+
 _TIMEOUT_PATTERN = re.compile(r"time-out of (\S+) s")
 
 
@@ -105,8 +107,8 @@ def _format_duration(seconds: float) -> str:
 
 
 def _format_error(kind: str, message: str) -> str:
-    """``ValueError: no``. The message of an exception that could not be rebuilt contains its name."""
+    """``ValueError: no``. The message of an error that stands for another one contains the name of that one."""
     name = kind.rpartition(".")[2]
-    if kind == "holdfast.errors.StepFailed":
+    if kind in _REPLACING_ERRORS:
         return message
     return f"{name}: {message}" if message else name

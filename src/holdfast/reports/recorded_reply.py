@@ -24,6 +24,10 @@ FORMAT_VERSION = 1
 
 MODEL_CALL_STEP = "model call"
 """The name of the step in which an agent calls a model. No tool can have it, because of the space."""
+TURN_STEP = "agent turn"
+"""The name of the step of an agent that runs elsewhere, which makes its model calls itself."""
+AGENT_STEPS = (MODEL_CALL_STEP, TURN_STEP)
+"""The names of the steps that are answered by a model."""
 INSTRUCTIONS_STEP = "instructions"
 """The step that calls a function for an agent's instructions."""
 ANSWER_TOOL = "final_result"

@@ -24,7 +24,7 @@ from holdfast.reports.event_offsets import EventCursor
 from holdfast.reports.journal_entries import entry_from_record, is_internal
 from holdfast.reports.model_replies import decode_budget_exceeded
 from holdfast.reports.plans import PLAN_TOOL, Plan, find_plan, plan_from_record
-from holdfast.reports.recorded_reply import MODEL_CALL_STEP
+from holdfast.reports.recorded_reply import AGENT_STEPS
 from holdfast.reports.recorded_values import decode_for_display, decode_recorded_error
 from holdfast.reports.retry_preview import find_rewound_records, load_related_runs, preview_retry
 from holdfast.reports.run_info import get_values_size
@@ -317,7 +317,7 @@ class _ReportReader:
         spec = (await self.store.get_workflow_specs(run.workflow)).get(make_served_name(run.workflow, run.version))
         if spec is not None and spec.is_agent:
             return True
-        return any(record.name == MODEL_CALL_STEP for record in self.page.records)
+        return any(record.name in AGENT_STEPS for record in self.page.records)
 
     # Steps in flight, and the mailbox
 

@@ -60,8 +60,8 @@ def preview_retry(
             return RetryReport(False, False, rewound_seqs, message)
     retry = f"`{format_command('retry', run.id)}`"
     if not rewound:
-        start = f"goes on from its {format_count(record_count, 'record')}" if record_count else "begins anew"
-        hint = "" if run.state is RunState.CANCELLED else ": see to the cause first"
+        start = f"continues from its {format_count(record_count, 'record')}" if record_count else "starts it again"
+        hint = "" if run.state is RunState.CANCELLED else ". Fix the cause first."
         return RetryReport(True, False, rewound_seqs, f"{retry} {start}{hint}")
     records = format_list([describe_record(record) for record in rewound])
     also = f"; {describe_retried_children(children)}" if children else ""

@@ -14,6 +14,7 @@ from holdfast.reports.types import RunReport, RunWorker
 from holdfast.reports.worker_deaths import WorkerDeath
 
 _MAX_ERROR_CHARS = 200
+_MAX_QUESTION_CHARS = 100
 _KIND_NOUNS = {RecordKind.CHILD: "child run", RecordKind.START: "started run", RecordKind.PATCH: "patch marker"}
 """Nouns for records that differ from the label of their kind."""
 _UNCOUNTED_KINDS = (RecordKind.DEADLINE, RecordKind.CANCEL)
@@ -39,6 +40,7 @@ def summarize(report: RunReport, stats: JournalStats) -> str:
     """What the run did."""
     sentences = [
         _summarize_work(report, stats),
+        _describe_open_approvals(report),
         _describe_worker_deaths(stats.worker_deaths),
         _describe_reopenings(stats.reopen_count),
     ]
@@ -76,6 +78,16 @@ def _describe_unfinished(report: RunReport) -> str:
     if report.state is RunState.PENDING:
         return f"To be taken up again, {since}" if report.epoch else f"Not begun yet, {since}"
     return f"{report.state.value.capitalize()}, {since}"
+
+
+def _describe_open_approvals(report: RunReport) -> str:
+    """What a running run waits for: a program stays in memory, so its state does not say that it waits."""
+    open_approvals = report.open_approvals
+    if report.state is not RunState.RUNNING or not open_approvals:
+        return ""
+    if len(open_approvals) > 1:
+        return f"It waits for {len(open_approvals)} answers."
+    return f"It waits for an answer to “{to_one_line(open_approvals[0].question, _MAX_QUESTION_CHARS)}”."
 
 
 def _describe_worker_deaths(worker_deaths: Sequence[WorkerDeath]) -> str:

@@ -73,7 +73,8 @@ async def find_worker_deaths(
         first_seq = min(segment.first_seq for segment in claim)
         records = await read_after(first_seq - 2, _RECORDS_AFTER_DEATH + 1)
         last_before = max((record.at for record in records if record.seq < first_seq), default=0.0)
-        records = [record for record in records if record.seq >= first_seq]
+        # The log of a program's call is written together with its outcome.
+        records = [record for record in records if record.seq >= first_seq and record.kind is not RecordKind.CALL]
         if not records or not _is_after_death(records[0], workers[worker.id], last_before, reopened_at):
             continue
         first = records[0]

@@ -34,6 +34,7 @@ from holdfast.scripts.script import Script, ScriptStopped, report
 from holdfast.services import run_control
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.operations import Run
+from holdfast.stores.served_versions import SCRIPT_QUEUE_PREFIX
 
 TAG_PREFIX = "command:"
 """Runs have the tag ``command:DIGEST``, so that a command finds its earlier runs."""
@@ -142,7 +143,7 @@ class ScriptRun:
 
     async def _execute(self) -> str:
         workflow = self._define()
-        queue = f"{TAG_PREFIX}{self._run_id or self._script.digest}"
+        queue = f"{SCRIPT_QUEUE_PREFIX}{self._run_id or self._script.digest}"
         async with Runtime(self._url, workflows=[workflow.name], queues=[queue], max_concurrency=1) as runtime:
             handle = await self._start(runtime, workflow, queue)
             ended = asyncio.create_task(self._wait_for_end(handle))
@@ -152,6 +153,7 @@ class ScriptRun:
             interrupted = asyncio.wrap_future(self._interrupted)
             await asyncio.wait((interrupted, ended), return_when=asyncio.FIRST_COMPLETED)
             if interrupted.done():
+                ended.cancel()  # the runtime, which is closed now, would raise an error in it
                 return f"run {handle.run_id} is interrupted; the same command continues it"
             return await ended
 

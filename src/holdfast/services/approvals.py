@@ -400,7 +400,8 @@ def describe_form_fields(schema: Mapping[str, Any]) -> list[str]:
     """The fields of a form, in a few words each; the type of the form itself if it has none."""
     fields: Mapping[str, Any] | None = schema.get("properties")
     if not fields:
-        return [f"a value of type {_describe_type(schema)}"]
+        kind = _describe_type(schema)
+        return ["any JSON value" if kind == "anything" else f"a value of type {kind}"]
     needed = schema.get("required", ())
     return [
         f"{name} ({_describe_type(field)}{'' if name in needed else ', may be left out'})"

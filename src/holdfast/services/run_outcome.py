@@ -7,7 +7,15 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.codec import check_readable, decode_error, read_error_info
 from holdfast.core.states import RunState
-from holdfast.errors import CodecError, RunCancelled, RunDead, RunFailed, RunUnsuccessful, StepOutcomeUnknown
+from holdfast.errors import (
+    CodecError,
+    NonDeterminismError,
+    RunCancelled,
+    RunDead,
+    RunFailed,
+    RunUnsuccessful,
+    StepOutcomeUnknown,
+)
 from holdfast.stores.operations import Run
 
 R = TypeVar("R")
@@ -56,16 +64,18 @@ def make_unsuccessful_error(
             pass  # its class is not loaded here; the message has its text
     rewind = None if isinstance(run, EndedRun) else run.rewind
     undone = undone or (rewind is not None and rewind.is_compensated)
-    goes_on = f"`holdfast retry {run.id}` lets it go on; "
+    retry = f"`holdfast retry {run.id}`"
+    next_step = f"Continue the run: {retry}."
+    if reason.startswith(f"{NonDeterminismError.__name__}:"):
+        next_step = f"To continue it with the earlier code, run {retry} first, then start the program or worker again."
     if reason.startswith(f"{StepOutcomeUnknown.__name__}:"):
-        goes_on = f"`holdfast settle {run.id} STEP` says what came of that step, and lets it go on; "
+        next_step = f"Settle the outcome of that step, and the run continues: `holdfast settle {run.id} STEP`."
     if undone:
-        goes_on = "what it had done was undone; "
+        next_step = "It cannot continue, because compensations have undone its steps."
     words = {RunState.FAILED: "failed", RunState.CANCELLED: "was cancelled", RunState.DEAD: "is dead"}[run.state]
     error = _ERROR_BY_STATE[run.state](
         f"run {run.id!r} of workflow {run.workflow!r} {words}{': ' if reason else '.'}{reason}\n"
-        f"`holdfast show {run.id}` tells what happened; {goes_on}"
-        f"start it under another id for a new run.",
+        f"See what happened: `holdfast show {run.id}`. {next_step} For a new run, use another id.",
         run.id,
         state=run.state.value,
         error=reason,

@@ -132,12 +132,12 @@ async def find_spec(store: Store, workflow: str, version: str | None = None) -> 
         known = ", ".join(repr(one.version) for one in versions)
         raise UnknownWorkflow(
             f"no worker has announced version {version!r} of workflow {workflow!r} to {store.url} (known: {known}). "
-            f"A version is announced when a worker that has it starts: `holdfast worker module:{workflow}`."
+            f"A version is announced when a worker that has it starts: `holdfast worker MODULE`."
         )
     names = sorted({one.name for one in specs.values()})
     raise UnknownWorkflow(
         f"no worker has announced a workflow {workflow!r} to {store.url}: {suggest_name(workflow, names)} "
-        f"A workflow is announced when a worker that knows it starts: `holdfast worker module:{workflow}`."
+        f"A workflow is announced when a worker that knows it starts: `holdfast worker MODULE`."
     )
 
 

@@ -18,6 +18,10 @@ from holdfast.stores.workers import Worker
 _VERSION_SEPARATOR = "@"
 
 
+SCRIPT_QUEUE_PREFIX = "command:"
+"""The queue of a script's run begins with it: see ``scripts.script_run``. No worker serves such a queue."""
+
+
 class UnservedReason(NamedTuple):
     """Why no worker claims a run."""
 
@@ -75,10 +79,13 @@ def explain_unserved(
 ) -> UnservedReason | None:
     """Why none of these workers claims runs of a workflow (of this version and in this queue, if given)."""
     summary = "no live worker serves it"
+    if queue is not None and queue.startswith(SCRIPT_QUEUE_PREFIX) and not _is_served(queue, live_workers):
+        fact = f"no live process executes script {workflow!r}"
+        return UnservedReason("no live process executes it", fact, "start the same `holdfast run` command again")
     versions = list_served_versions(workflow, live_workers)
     if not versions:
         fact = f"no live worker serves workflow {workflow!r}"
-        return UnservedReason(summary, fact, f"start one with `holdfast worker module:{workflow}`")
+        return UnservedReason(summary, fact, "start one with `holdfast worker MODULE`, or run its program again")
     if version is not None and version not in versions:
         which = f"version {version!r}" if version else "runs without a version"
         others = ", ".join(repr(served) if served else "those without one" for served in versions)
@@ -95,9 +102,14 @@ def explain_unserved(
         return UnservedReason(
             summary,
             f"no live worker for workflow {workflow!r}{of} serves queue {queue!r}",
-            f"start one with `holdfast worker module:{workflow} --queue {queue}`",
+            f"start one with `holdfast worker MODULE --queue {queue}`",
         )
     return None
+
+
+def _is_served(queue: str, workers: Iterable[Worker]) -> bool:
+    """Whether one of these workers serves this very queue."""
+    return any(worker.queues is not None and queue in worker.queues for worker in workers)
 
 
 def list_announced_specs(workflow: str, specs: Mapping[str, WorkflowSpec]) -> list[WorkflowSpec]:

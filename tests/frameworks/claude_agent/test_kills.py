@@ -51,8 +51,8 @@ def check(reference: Ending, kill: Kill, folder: Path, url: str) -> None:
     second = run_app(APP, folder, url)
     assert second.returncode == 0, f"{kill}: the second process failed:\n{second.log}"
     assert second.result == reference.result, f"{kill}: another output:\n{second.log}"
-    assert recorded["model call"] < 2 or second.requests == 0, f"{kill}: a recorded turn asked the model again"
-    if recorded["model call"] == 1:
+    assert recorded["agent turn"] < 2 or second.requests == 0, f"{kill}: a recorded turn asked the model again"
+    if recorded["agent turn"] == 1:
         assert second.requests == 1, f"{kill}: the first turn is recorded, and the second one has one request"
     for name in ("search", "charge"):
         most = reference.effects[f"start:{name}"] - recorded[name]

@@ -88,17 +88,29 @@ async def test_a_turn_is_recorded_with_its_usage_and_its_tools(client: Client, p
     assert await calls_program() == "It said: found."  # a workflow calls the program as a child
     report = await client.describe("turn-child")
     steps = [(entry.name, entry.ok) for entry in report.journal if entry.kind == "step"]
-    assert steps == [("search", True), ("model call", True)]  # the turn ends after its tool
+    assert steps == [("search", True), ("agent turn", True)]  # the turn ends after its tool
     usage = await client.usage("turn-child")
     [result] = [message for message in calls[0] if isinstance(message, ResultMessage)]
     assert result.usage is not None
-    assert (usage.output_tokens, usage.calls) == (result.usage["output_tokens"], 1)
+    assert (usage.output_tokens, usage.calls) == (result.usage["output_tokens"], 2)
     assert usage.cost is not None
     assert float(usage.cost) == pytest.approx(result.total_cost_usd)
     texts = [message.text for message in await client.conversation("turn-child")]
     assert texts[:2] == ["Plan a trip.", "I look.\nIt said: found.\n"]
     events = [event async for event in client.events("turn-child")]
     assert "".join(event.text for event in events if event.kind == "text") == "I look.\nIt said: found.\n"
+
+
+@pytest.mark.asyncio
+async def test_a_failed_tool_is_recorded_as_failed(
+    client: Client, provider: ProviderServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv(LEDGER)  # the tool needs it
+    assert await take_turn("failing") == "It said: found."
+    report = await client.describe("turn-failing")
+    [search] = [entry for entry in report.journal if (entry.kind, entry.name) == ("step", "search")]
+    assert search.error is not None
+    assert (search.outcome, search.error.message) == ("failed", f"'{LEDGER}'")
 
 
 @pytest.mark.asyncio

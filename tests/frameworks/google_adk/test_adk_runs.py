@@ -14,9 +14,12 @@ from google.adk.platform import time as platform_time
 from google.adk.platform import uuid as platform_uuid
 from google.adk.runners import InMemoryRunner, Runner
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
+from google.adk.tools.agent_tool import AgentTool
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
 from provider_server import ProviderServer
 
-from holdfast import Client, RunFailed, Runtime, UsageError, program, step, workflow
+from holdfast import Client, DefinitionError, RunFailed, Runtime, UsageError, program, step, workflow
 from holdfast.integrations.google_adk import DurableRunner, durable
 
 LOOK = {"calls": [{"tool": "look", "arguments": {"city": "Oslo"}}], "usage": {"input": 100, "output": 20}}
@@ -263,6 +266,26 @@ def test_a_run_id_is_refused_in_a_program():
 def test_a_wrong_effect_is_refused():
     with pytest.raises(UsageError, match="tool 'look': effect='twice' is not one of"):
         make_runner("wrong", effects={"look": "twice"})
+
+
+def test_an_effect_names_a_tool_of_one_of_the_agents():
+    with pytest.raises(DefinitionError, match=r"has no tool 'loook', which effects= names. It has: look"):
+        make_runner("misspelt", effects={"loook": "once"})
+    guide = LlmAgent(name="guide", model=MODEL, tools=[look])
+    for options in ({"sub_agents": [guide]}, {"tools": [AgentTool(guide)]}):
+        root = LlmAgent(name="root", model=MODEL, **options)
+        durable(InMemoryRunner(agent=root), effects={"look": "once", "transfer_to_agent": None})
+        guide.parent_agent = None
+    root = LlmAgent(name="open", model=MODEL, tools=[look, ExampleToolset()])
+    with pytest.warns(UserWarning, match="has no tool 'loook' so far.*Did you mean 'look'"):
+        durable(InMemoryRunner(agent=root), effects={"loook": "once", "charge": "once"})
+
+
+class ExampleToolset(BaseToolset):
+    async def get_tools(self, readonly_context: Any = None) -> list[BaseTool]:
+        return []
+
+    async def close(self) -> None: ...
 
 
 def test_a_durable_runner_is_not_made_durable_again():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from replays import answer_approvals, count_steps, run_and_replay
 
-from holdfast import Client, workflow
+from holdfast import Client, DefinitionError, workflow
 from holdfast.integrations.langgraph import durable
 
 pytestmark = pytest.mark.asyncio
@@ -225,6 +226,35 @@ async def test_a_deep_agent_with_sub_agents_and_files(provider):
     steps = await count_steps(run_id)
     assert steps == {"model call": 8, "write_file": 1, "task": 2, "read_file": 1, "look": 2}
     assert len(provider.address.calls) == 8
+
+
+async def test_an_effect_names_a_tool_of_the_agent_or_of_one_below_it():
+    def charge(euros: int) -> str:
+        """Charge the customer's card."""
+        return f"charged {euros}"
+
+    def make_agent(*tools: Any) -> Any:
+        return create_agent("openai:gpt-4o", tools=tools, name="effects-agent")
+
+    with pytest.raises(
+        DefinitionError,
+        match=r"graph 'misspelt' has no tool, node, or task 'chrage', which effects= names. It has: charge, look$",
+    ):
+        durable(make_agent(look, charge), name="misspelt", effects={"chrage": "once"})
+    cashier = make_agent(charge)
+
+    @tool
+    def ask_cashier(request: str) -> str:
+        """Ask the cashier."""
+        return str(cashier.invoke({"messages": [("user", request)]})["messages"][-1].text)
+
+    durable(make_agent(ask_cashier), name="outer-agent", effects={"charge": "once"})
+    scout = {"name": "scout", "description": "Charges.", "system_prompt": "script:sub", "tools": [charge]}
+    deep = create_deep_agent("openai:gpt-4o", subagents=[scout], name="deep-effects")
+    with warnings.catch_warnings(action="error", category=UserWarning):
+        durable(deep, name="deep-effects-1", effects={"charge": "once"})
+    with pytest.warns(UserWarning, match="has no tool, node, or task 'chrage' so far.*Did you mean 'charge'"):
+        durable(deep, name="deep-effects-2", effects={"chrage": "once"})
 
 
 async def test_a_workflow_calls_an_agent_as_a_child(provider):

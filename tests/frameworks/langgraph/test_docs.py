@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,17 +16,14 @@ from holdfast.worker.workflow_loader import load_workflows
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "frameworks" / "langgraph.md"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-EXPECTED = ["You will like Oslo.", "{'text': 'A report.', 'color': 'blue'}"]
+LOOK = {"calls": [{"tool": "look", "arguments": {"city": "Oslo"}}]}
+ANSWERS = [[LOOK, {"text": "You will like Oslo."}], [{"text": "Take a boat."}], []]
+EXPECTED = ["You will like Oslo.", "Take a boat.", "{'text': 'A report.', 'color': 'blue'}"]
 
 
-@pytest.mark.parametrize(("code", "expected"), list(zip(SNIPPETS, EXPECTED, strict=True)))
-def test_a_snippet_of_the_page_runs(code: str, expected: str, tmp_path: Path, provider):
-    provider.scripts = {
-        "gpt-4o": [
-            {"calls": [{"tool": "look", "arguments": {"city": "Oslo"}}]},
-            {"text": "You will like Oslo."},
-        ]
-    }
+@pytest.mark.parametrize(("code", "answers", "expected"), list(zip(SNIPPETS, ANSWERS, EXPECTED, strict=True)))
+def test_a_snippet_of_the_page_runs(code: str, answers: list[Any], expected: str, tmp_path: Path, provider):
+    provider.scripts = {"gpt-4o": answers}
     script = tmp_path / "snippet.py"
     script.write_text(code)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import warnings
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
@@ -284,6 +285,31 @@ async def test_an_unknown_effect_is_refused(provider):
 
     with pytest.raises(DefinitionError, match="'read', 'idempotent', 'once'"):
         durable(build([(START, "ship")], ship=ship).compile(), effects={"ship": "twice"})
+
+
+async def test_an_effect_that_resembles_a_name_in_a_graph_causes_a_warning():
+    @tool
+    def charge(euros: int) -> str:
+        """Charge the customer's card."""
+        return f"charged {euros}"
+
+    @task
+    def pay(euros: int) -> str:
+        return str(charge.invoke({"euros": euros}))
+
+    def ship(state: State) -> State:
+        return {"answer": pay(5).result()}
+
+    builder = build([(START, "ship")], ship=ship)
+    with warnings.catch_warnings(action="error", category=UserWarning):
+        durable(
+            builder.compile(), name="known", effects={"ship": "once", "pay": "once", "charge": "once", "other": "once"}
+        )
+    for name, similar in {"shipp": "ship", "chrage": "charge"}.items():
+        with pytest.warns(
+            UserWarning, match=f"graph 'like-{name}' has no .* {name!r} so far.*Did you mean {similar!r}"
+        ):
+            durable(builder.compile(), name=f"like-{name}", effects={name: "once"})
 
 
 async def test_what_is_not_supported_is_refused(provider):

@@ -35,7 +35,7 @@ def test_a_snippet_runs(
     answers, printed = ANSWERS[name]
     provider.script(**{"gpt-4o": answers})
     monkeypatch.chdir(tmp_path)
-    module = ModuleType("snippet")
-    monkeypatch.setitem(sys.modules, "snippet", module)
+    module = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
     exec(compile(code, str(tmp_path / "snippet.py"), "exec", dont_inherit=True), vars(module))
     assert capsys.readouterr().out == printed

@@ -153,6 +153,12 @@ async def test_failures_of_tools_are_handled_as_the_tool_says_and_replayed(provi
     assert outputs[0].startswith("An error occurred while running the tool")
     assert outputs[1] == "described KeyError"
     assert "timed out" in outputs[2]
+    async with Client(url) as client:
+        report = await client.describe("failures")
+        errors = {entry.name: entry.error.message for entry in report.journal if entry.error is not None}
+        conversation = [message.text for message in await client.conversation("failures") if message.role == "tool"]
+    assert errors == {"broken": "ValueError: no luck", "described": "KeyError: 'x'", "slow": outputs[2]}
+    assert conversation[0] == "The tool 'broken' failed: ValueError: no luck"
 
 
 async def test_a_tool_without_failure_handling_ends_the_run_with_its_error(provider, url):

@@ -20,6 +20,7 @@ from agents import (
     Runner,
     SQLiteSession,
     function_tool,
+    handoff,
     set_default_openai_api,
 )
 from agents.mcp import MCPServerStdio
@@ -304,6 +305,8 @@ async def test_what_cannot_be_recorded_is_refused(provider, url, tmp_path):
             await Runner.run(Agent(name="Outer", instructions="script:outer", handoffs=[inner]), "Go.")
     with pytest.raises(DefinitionError, match="'twice'"):
         durable(Agent(name="Wrong"), effects={"charge": "twice"})
+    with pytest.raises(DefinitionError, match=r"'Wrong' has no tool 'chrage', which effects= names. It has: none"):
+        durable(Agent(name="Wrong"), effects={"chrage": "once"})
     with pytest.raises(DefinitionError, match="is not one of 'context'"):
         durable(Agent(name="Wrong"), arguments={"max_turns": 3})
     with pytest.raises(DefinitionError, match="not a str"):
@@ -329,3 +332,21 @@ async def test_run_ids_are_for_runs_of_their_own(provider, url):
             await outer()
         with pytest.raises(RunFailed, match="cannot stream"):
             await streaming()
+
+
+def test_an_effect_names_a_tool_of_an_agent_that_the_run_may_call():
+    @function_tool
+    def charge(euros: int) -> str:
+        """Charge the customer's card."""
+        return f"charged {euros}"
+
+    cashier, clerk = Agent(name="Cashier", tools=[charge]), Agent(name="Clerk")
+    clerk.handoffs = [handoff(cashier), clerk]
+    durable(Agent(name="Front desk", handoffs=[clerk]), effects={"charge": "once"})
+    front = Agent(name="Counter", tools=[cashier.as_tool("ask_cashier", "Asks the cashier.")])
+    durable(front, effects={"charge": "once", "ask_cashier": "read"})
+    with pytest.raises(DefinitionError, match=r"no tool 'chrage', which effects= names. It has: ask_cashier, charge"):
+        durable(front, effects={"chrage": "once"})
+    server = MCPServerStdio({"command": sys.executable})
+    with pytest.warns(UserWarning, match="agent 'Open' has no tool 'chrage' so far.*Did you mean 'charge'"):
+        durable(Agent(name="Open", tools=[charge], mcp_servers=[server]), effects={"chrage": "once", "lookup": "once"})

@@ -66,7 +66,7 @@ def _diagnose_workers(workers: Sequence[WorkerInfo], has_work: bool) -> CheckRes
     if other_count:
         message += f"; {format_count(other_count, 'dead one')} whose runs the next worker takes over"
     if not alive and has_work:
-        return warn("workers", message, "start one with `holdfast worker module`, or run your program again")
+        return warn("workers", message, "start one with `holdfast worker MODULE`, or start your program again")
     return ok("workers", message)
 
 

@@ -99,7 +99,7 @@ def print_approval(out: Console, approval: ApprovalInfo, now: float, url: str | 
     label = Text(approval.id + "  ")
     print_field(out, label, approval.question, style, indent=indent, label_width=len(label), wrap=True)
     print_wrapped(
-        "run", f"{to_one_line(approval.run_id)} ({to_one_line(approval.workflow)}), number {approval.step_number}"
+        "run", f"{to_one_line(approval.run_id)} ({to_one_line(approval.workflow)}), step {approval.step_number}"
     )
     whom = f" of {to_one_line(approval.assignee)}" if approval.assignee else ""
     again = f", reminded {_format_times(approval.reminder_count)}" if approval.reminder_count else ""
@@ -278,8 +278,8 @@ def _describe_answered(approval: ApprovalInfo) -> str:
     what = f"{verb} as {answer.answered_by or 'someone'}: {approval.question!r} (approval {approval.id})"
     if answer.approved and approval.tool:
         shown = approval.arguments if answer.arguments is None else answer.arguments
-        edited = " instead of what was asked for" if answer.arguments is not None else ""
-        what += f"\n{approval.tool}({json.dumps(shown, ensure_ascii=False)}){edited}"
+        edited = "with edited arguments: " if answer.arguments is not None else ""
+        what += f"\n{edited}{approval.tool}({json.dumps(shown, ensure_ascii=False)})"
     elif answer.value is not None:
         what += f"\nwith {json.dumps(answer.value, ensure_ascii=False)}"
     return what

@@ -48,12 +48,12 @@ def _describe_cancel(before: RunInfo, run: RunInfo, changed: bool) -> str:
         untouched = ": it had not started" if not before.has_started else ""
         return f"run {run.id!r} is {run.state}{untouched}{lifted}"
     if run.is_claimed:
-        how = "its worker carries it out"
+        how = "its worker will stop it"
     elif run.state is RunState.RUNNING:
-        how = "its worker is dead, and the next one carries it out"
+        how = "its worker is dead, and the next one will stop it"
     else:
-        how = "it is carried out when a worker takes the run up"
-    return f"asked for run {run.id!r} to be cancelled: {how}{lifted}"
+        how = "the next worker that claims it will stop it"
+    return f"cancellation of run {run.id!r} requested: {how}{lifted}"
 
 
 async def _await_ends(client: Client, outcomes: Sequence[Outcome], wait_s: float) -> list[Outcome]:

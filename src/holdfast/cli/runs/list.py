@@ -183,9 +183,14 @@ async def _fetch_page(client: Client, query: RunQuery) -> _Page:
 
 async def _fetch_questions(client: Client, runs: Sequence[RunInfo]) -> dict[str, str]:
     """The questions of open approvals, by the ids of their runs."""
-    asking = {run.id for run in runs if run.state is RunState.WAITING and _APPROVAL_PREFIX in run.waits_for}
+    asking = {run.id for run in runs if _may_wait_for_approval(run)}
     approvals = await client.approvals() if asking else []
     return {one.run_id: f"{_APPROVAL_PREFIX}{one.id}: {one.question}" for one in approvals if one.run_id in asking}
+
+
+def _may_wait_for_approval(run: RunInfo) -> bool:
+    """Whether it may have an open approval. A program waits in memory, so it is running."""
+    return run.state is RunState.RUNNING or (run.state is RunState.WAITING and _APPROVAL_PREFIX in run.waits_for)
 
 
 def _print_page(out: Console, page: _Page) -> None:
@@ -242,8 +247,10 @@ def _describe_status(run: RunInfo, now: datetime, question: str | None) -> tuple
 
 def _describe_wait(run: RunInfo, now: datetime, question: str | None) -> list[str]:
     """What a run waits for, unless its budget is the reason; with the question of an approval."""
-    if run.state is not RunState.WAITING or is_waiting_for_budget(run):
+    if is_waiting_for_budget(run):
         return []
-    if question is not None or not run.waits_for:
-        return [question] if question else []
+    if question is not None:
+        return [question]
+    if run.state is not RunState.WAITING or not run.waits_for:
+        return []
     return [run.waits_for + ("" if run.wake_at is None else f" ({_format_age(run.wake_at, now)})")]

@@ -25,7 +25,7 @@ from holdfast.cli.shared.tables import Cell, layout_rows, print_table
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.reports.model_replies import describe_compaction, describe_failed_model, extract_answer, is_final_reply
-from holdfast.reports.recorded_reply import ANSWER_TOOL, MODEL_CALL_STEP, ModelCallReport
+from holdfast.reports.recorded_reply import AGENT_STEPS, ANSWER_TOOL, ModelCallReport
 from holdfast.reports.recorded_values import MAX_PRINTED_BYTES
 from holdfast.reports.report_reader import MAX_LISTED_RUNS
 from holdfast.reports.run_usage import format_brief_cost, format_tokens_and_cost
@@ -92,7 +92,7 @@ def _build_cells(row: _Row, report: RunReport, max_name_width: int | None) -> tu
 def _print_details(out: Console, report: RunReport, entry: JournalEntry, limit: int | None) -> None:
     reply = entry.model_call
     is_compaction = reply is not None and reply.compaction is not None
-    is_turn = entry.kind == _STEP_LABEL and entry.name == MODEL_CALL_STEP
+    is_turn = entry.kind == _STEP_LABEL and entry.name in AGENT_STEPS
     below = "" if is_turn or is_compaction else entry.arguments
     if entry.related_run_id is not None:
         below = _describe_run(entry, entry.related_run_id, report.related_runs_by_id.get(entry.related_run_id))

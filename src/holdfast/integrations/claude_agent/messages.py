@@ -49,6 +49,7 @@ class TurnCodec(AnswerCodec[list[Message]]):
             calls,
             next((self._count_tokens(message) for message in answer if isinstance(message, ResultMessage)), None),
             model=said[-1].model if said else "",
+            call_count=max(1, len({message.message_id for message in said})),  # an answer may be several messages
         )
 
     @override

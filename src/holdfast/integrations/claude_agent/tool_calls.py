@@ -27,7 +27,7 @@ from holdfast.engine.in_place_call import StepFunction
 from holdfast.engine.program_context import ProgramContext, find_program
 from holdfast.engine.program_run import CallContent
 from holdfast.errors import StepOutcomeUnknown, UnrecordableValue, UsageError
-from holdfast.integrations import describe_failure
+from holdfast.integrations import ToolFailed, describe_failure
 
 CALL_METHOD = "tools/call"
 CALL_ID = "claudecode/toolUseId"
@@ -94,7 +94,11 @@ class ToolCalls:
 
     async def _record(self, use: ToolUse, id: str, execute: Callable[[], Awaitable[Any]]) -> CallToolResult:
         async def execute_plain() -> Any:
-            return to_plain(await execute(), use.full_name)
+            result = await execute()
+            plain = to_plain(result, use.full_name)
+            if result.is_error:
+                raise ToolFailed(_join_texts(result), plain)
+            return plain
 
         async def record() -> Any:
             effect = self._effects.get(use.full_name) or self._effects.get(use.tool) or Effect.IDEMPOTENT
@@ -116,6 +120,8 @@ class ToolCalls:
         try:
             # Each call is a logical thread of its own, whichever task of the server makes it.
             return CallToolResult.model_validate(await asyncio.create_task(record()))
+        except ToolFailed as failed:
+            return CallToolResult.model_validate(failed.output)
         except StepOutcomeUnknown as error:
             text = {"type": "text", "text": describe_failure(error, use.tool)}
             return CallToolResult.model_validate({"content": [text], "isError": True})
@@ -171,16 +177,16 @@ def to_plain(result: Any, name: str) -> dict[str, Any]:
 
 def describe_result(result: CallToolResult) -> str:
     """A result as text for the model."""
-    texts = [str(getattr(block, "text", f"[{block.type}]")) for block in result.content]
-    return ("failed: " if result.is_error else "returned: ") + "\n".join(texts)
+    return ("failed: " if result.is_error else "returned: ") + _join_texts(result)
+
+
+def _join_texts(result: CallToolResult) -> str:
+    return "\n".join(str(getattr(block, "text", f"[{block.type}]")) for block in result.content)
 
 
 def _is_failure(call: LoggedCall) -> bool:
     record = call.outcome.record if call.outcome is not None else None
-    if record is None or not record.ok:
-        return True
-    value: Any = _ANY_CODEC.decode(record.payload or b"null", f"the result of {call.name!r}")
-    return bool(value.get("isError"))
+    return record is None or not record.ok
 
 
 async def _refuse() -> CallToolResult:

@@ -31,6 +31,7 @@ from holdfast.integrations.claude_agent.messages import TurnCodec
 from holdfast.integrations.claude_agent.session_store import HoldfastSessionStore
 from holdfast.integrations.claude_agent.tool_calls import ToolCalls, check_effects, parse_effects, record_tools
 from holdfast.integrations.claude_agent.transcript import Transcript, make_resume_prompt
+from holdfast.reports.recorded_reply import TURN_STEP
 
 _SESSION = "session"
 
@@ -64,7 +65,7 @@ async def query(
     model_input = ModelInput(f"anthropic:{options.model or 'claude'}", [{"role": "user", "content": prompt}], settings)
     try:
         recorded = record_model_stream(
-            model_input, TurnCodec(has_own_cost=not options.resume), turn.open, is_opaque=False
+            model_input, TurnCodec(has_own_cost=not options.resume), turn.open, is_opaque=False, step_name=TURN_STEP
         )
         async with aclosing(recorded) as messages:
             async for message in messages:

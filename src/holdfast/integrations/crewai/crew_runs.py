@@ -35,12 +35,13 @@ from holdfast.core.execution import get_current_execution
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.program_context import find_program
-from holdfast.errors import DefinitionError, HoldfastError, RunFailed, UsageError
+from holdfast.errors import HoldfastError, RunFailed, UsageError
 from holdfast.integrations.crewai.executor_threads import started_crew
 from holdfast.integrations.crewai.human_input import use_approvals
 from holdfast.integrations.crewai.method_wrappers import Method, wrap_method
 from holdfast.integrations.crewai.outputs import CrewOutputCodec
 from holdfast.integrations.crewai.tool_calls import applying_effects, parse_effects
+from holdfast.integrations.tool_names import check_tool_names
 from holdfast.sync_methods import run_sync
 
 _PRIVATE_NAME = "_holdfast_durable"
@@ -105,15 +106,10 @@ class DurableCrew:
             *self.crew.tasks,
             *([self.crew.manager_agent] if self.crew.manager_agent else []),
         ]
-        if any(getattr(member, "mcps", None) or getattr(member, "apps", None) for member in members):
-            return  # their tools are known only when it runs
+        is_complete = not any(getattr(member, "mcps", None) or getattr(member, "apps", None) for member in members)
         tools = {sanitize_tool_name(tool.name) for member in members for tool in cast("list[Any]", member.tools or ())}
         tools |= {"delegate_work_to_coworker", "ask_question_to_coworker"}
-        if missing := sorted(self.effects.keys() - tools):
-            raise DefinitionError(
-                f"{subject} has no tool {', '.join(map(repr, missing))}, which effects= names. It has: "
-                f"{', '.join(sorted(tools))}"
-            )
+        check_tool_names(self.effects, tools, subject, is_complete=is_complete)
 
     # Its runs
 

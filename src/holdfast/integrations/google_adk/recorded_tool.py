@@ -45,7 +45,8 @@ Effects = Mapping[str, Effect | None]
 
 _FLOW_TOOL_TYPES = (SetModelResponseTool, TransferToAgentTool, _SingleTurnAgentTool, _TaskAgentTool)
 _FLOW_FUNCTIONS = (exit_loop, transfer_to_agent)
-_FLOW_TOOL_NAMES = frozenset({"finish_task", "adk_request_input", "set_model_response"})
+FLOW_TOOL_NAMES = frozenset({"finish_task", "adk_request_input", "set_model_response", "transfer_to_agent"})
+"""Tools of these names belong to the framework's control flow."""
 _MAX_MEDIA_DEPTH = 2
 """The framework looks for media in a result, in its items, and in their items."""
 _MARKER = "$adk"
@@ -135,7 +136,7 @@ def is_flow_tool(tool: BaseTool, effects: Effects) -> bool:
     """Whether the tool is executed again in a replay."""
     if tool.name in effects:
         return effects[tool.name] is None
-    if isinstance(tool, _FLOW_TOOL_TYPES) or tool.name in _FLOW_TOOL_NAMES:
+    if isinstance(tool, _FLOW_TOOL_TYPES) or tool.name in FLOW_TOOL_NAMES:
         return True
     if isinstance(tool, FunctionTool):
         spec = tool._spec  # pyright: ignore[reportPrivateUsage]

@@ -22,7 +22,9 @@ from holdfast.integrations.google_adk.invocation import Invocation, check_argume
 from holdfast.integrations.google_adk.own_run import RunnerProgram, run_own
 from holdfast.integrations.google_adk.plugin import HoldfastPlugin
 from holdfast.integrations.google_adk.recorded_model import make_model_durable
-from holdfast.integrations.google_adk.recorded_tool import Effects
+from holdfast.integrations.google_adk.recorded_tool import FLOW_TOOL_NAMES, Effects
+from holdfast.integrations.google_adk.runner_tools import ToolNames
+from holdfast.integrations.tool_names import check_tool_names
 
 _run_id: ContextVar[str | None] = ContextVar("holdfast_adk_run_id", default=None)
 """The run id that was given to ``run``, which calls ``run_async``."""
@@ -143,4 +145,7 @@ def _parse_effects(runner: Runner, effects: Mapping[str, Effect | str | None]) -
             raise UsageError(
                 f"runner {runner.app_name!r}, tool {tool!r}: effect={effect!r} is not one of {known}, None"
             ) from None
+    tools = ToolNames(runner.agent)
+    given = parsed.keys() - FLOW_TOOL_NAMES
+    check_tool_names(given, tools.names, f"runner {runner.app_name!r}", is_complete=tools.is_complete)
     return parsed

@@ -17,9 +17,11 @@ from holdfast.core.execution import get_current_execution
 from holdfast.core.states import Effect
 from holdfast.engine.program_context import ProgramContext, find_program
 from holdfast.errors import DefinitionError, UsageError
+from holdfast.integrations.langgraph.effect_names import EffectNames
 from holdfast.integrations.langgraph.graph_context import GraphContext, MessageIds, current_graph, seed_ids
 from holdfast.integrations.langgraph.graph_workflow import GraphCall, GraphWorkflow
 from holdfast.integrations.langgraph.values import to_json_data
+from holdfast.integrations.tool_names import check_tool_names
 
 RUN_ID = "run_id"
 _DEFAULT_NAME = "LangGraph"
@@ -77,6 +79,11 @@ class DurableGraph(Runnable[Any, Any]):
         self.name = self.program_name
         self.effects = {tool: _parse_effect(tool, effect) for tool, effect in effects.items()}
         self._workflow = workflow
+        if workflow is None and self.effects:
+            found = EffectNames(self.graph)
+            subject = f"graph {self.program_name!r}"
+            noun = "tool, node, or task"
+            check_tool_names(self.effects, found.names, subject, noun=noun, is_complete=found.is_complete)
         seed_ids()
         if name is not None or self.program_name != _DEFAULT_NAME:
             self.holdfast_workflow  # noqa: B018  # registers it, for workers

@@ -79,7 +79,7 @@ class _TaskCall:
         self.task = task
         self.graph = graph
         self.arguments, is_call = _describe_task(task)
-        self.is_step = is_call or _is_step(task)
+        self.is_step = is_call or is_step(task.name, task.proc)
         self.inner = graph.enter(task.name, self.arguments, is_of_library=not self.is_step)
         self._configurable = configurable or {}
         self.scope = InterruptScope(task.config, self.inner.attempt)
@@ -131,11 +131,10 @@ def _describe_task(task: PregelExecutableTask) -> tuple[dict[str, Any], bool]:
     return described, False
 
 
-def _is_step(task: PregelExecutableTask) -> bool:
+def is_step(name: str, proc: Any) -> bool:
     """Whether the node is a step, and not one that a library brings along."""
-    if task.name == _START:
+    if name == _START:
         return False
-    proc: Any = task.proc
     bound = proc.steps[0] if isinstance(proc, RunnableSeq) else proc
     if isinstance(bound, ToolNode):
         return False

@@ -58,7 +58,7 @@ def durable(
     if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"durable() takes an Agent of the OpenAI Agents SDK, not a {type(agent).__name__}")
     settings = AgentSettings(
-        name or agent.name, parse_effects(effects or {}, agent.name), approver, validate_arguments(arguments or {})
+        name or agent.name, parse_effects(effects or {}, agent), approver, validate_arguments(arguments or {})
     )
     options = ProgramOptions(
         queue, declared_seconds(timeout, "durable: timeout"), validate_tags(tags, "durable"), budget

@@ -1,21 +1,25 @@
 """A function tool of the SDK whose calls are recorded.
 
 What is recorded is the output that the SDK's own function for a call returns: with the tool's timeout applied, and with
-a failure turned into a text for the model, if the tool does that. The call runs again only if it is not recorded.
+a failure turned into a text for the model, if the tool does that. Such a call is recorded as failed, with this text.
+The call runs again only if it is not recorded.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from traceback import format_exception_only
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from agents import (
+    Agent,
     ApplyPatchTool,
     ComputerTool,
     CustomTool,
     FunctionTool,
+    Handoff,
     LocalShellTool,
     ShellTool,
     Tool,
@@ -32,27 +36,17 @@ from holdfast.authoring.introspection import resolve_hints
 from holdfast.codec import ValueCodec, codec_for
 from holdfast.core.states import Effect
 from holdfast.errors import DefinitionError, HoldfastError, StepOutcomeUnknown, UnrecordableValue, UsageError
-from holdfast.integrations import describe_failure, parse_arguments, record_tool_call
+from holdfast.integrations import ToolFailed, describe_failure, parse_arguments, record_tool_call
+from holdfast.integrations.openai_agents.sdk_hooks import noting_failures
+from holdfast.integrations.tool_names import check_tool_names
 
 _CONTENT_TYPES = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
 _CONTENT_ADAPTER: TypeAdapter[Any] = TypeAdapter(ToolOutputText | ToolOutputImage | ToolOutputFileContent)
 _CONTENT_PREFIX = b'{"$content":'
-_ERROR_PREFIX = b'{"$failed":'
-"""The output is a text about a failure that the SDK has made up."""
 _ANY_CODEC = codec_for(Any)
 
 _LOCAL_TOOLS = (ComputerTool, LocalShellTool, ShellTool, ApplyPatchTool, CustomTool)
 """Tools that the SDK executes in the process, and not as function tools."""
-
-
-class _Output:
-    """The output of a call, with what the SDK knows about it."""
-
-    __slots__ = ("is_sdk_error", "value")
-
-    def __init__(self, value: Any, is_sdk_error: bool) -> None:
-        self.value = value
-        self.is_sdk_error = is_sdk_error
 
 
 async def record_function_tool(
@@ -64,9 +58,13 @@ async def record_function_tool(
 ) -> tuple[Any, bool]:
     """The output of a call, and whether it is a text about a failure that the SDK has made up."""
 
-    async def call() -> _Output:
-        result = await invoke()
-        return _Output(result.output, result.is_sdk_generated_error)
+    async def call() -> Any:
+        with noting_failures() as failures:
+            result = await invoke()
+        if isinstance(result.output, str) and (failures or result.is_sdk_generated_error):
+            failure = "".join(format_exception_only(failures[-1])).strip() if failures else result.output
+            raise ToolFailed(failure, {"text": result.output, "is_sdk_generated": result.is_sdk_generated_error})
+        return result.output
 
     parsed = parse_arguments(arguments or "{}")
     given = cast("Mapping[str, Any]", parsed) if isinstance(parsed, dict) else {"arguments": arguments}
@@ -74,9 +72,11 @@ async def record_function_tool(
         output = await record_tool_call(
             tool.name, given, call, call_id=context.tool_call_id, effect=effect, codec=_OutputCodec(tool)
         )
+    except ToolFailed as failed:
+        return failed.output["text"], failed.output["is_sdk_generated"]
     except StepOutcomeUnknown as unknown:
         return await _describe_unknown(tool, context, unknown), False
-    return output.value, output.is_sdk_error
+    return output, False
 
 
 async def _describe_unknown(tool: FunctionTool, context: ToolContext[Any], unknown: StepOutcomeUnknown) -> Any:
@@ -101,16 +101,54 @@ def check_tools(tools: Sequence[Tool], agent_names: str) -> None:
         )
 
 
-def parse_effects(effects: Mapping[str, Effect | str], agent: str) -> dict[str, Effect]:
-    """The effects of an agent's tools."""
+def parse_effects(effects: Mapping[str, Effect | str], agent: Agent[Any]) -> dict[str, Effect]:
+    """The effects of an agent's tools, and of those of agents that it hands off to or uses as tools."""
     parsed: dict[str, Effect] = {}
     for tool, effect in effects.items():
         try:
             parsed[tool] = Effect(effect)
         except ValueError:
             known = ", ".join(repr(one.value) for one in Effect)
-            raise DefinitionError(f"agent {agent!r}: effects={{{tool!r}: {effect!r}}} is not one of {known}") from None
+            raise DefinitionError(
+                f"agent {agent.name!r}: effects={{{tool!r}: {effect!r}}} is not one of {known}"
+            ) from None
+    tools = _ToolNames(agent)
+    check_tool_names(parsed, tools.names, f"agent {agent.name!r}", is_complete=tools.is_complete)
     return parsed
+
+
+class _ToolNames:
+    """The names of the function tools that a run of an agent may call."""
+
+    def __init__(self, agent: Agent[Any]) -> None:
+        self.names: set[str] = set()
+        self.is_complete = True
+        """Whether there are no others, such as those of an MCP server."""
+        agents, visited = [agent], set[int]()
+        while agents:
+            one = agents.pop()
+            if id(one) not in visited:
+                visited.add(id(one))
+                agents += self._read(one)
+
+    def _read(self, agent: Agent[Any]) -> list[Agent[Any]]:
+        """Add the names of an agent's own tools. Returns the agents that it calls."""
+        agents: list[Agent[Any]] = []
+        if agent.mcp_servers:
+            self.is_complete = False
+        for tool in agent.tools:
+            if isinstance(tool, FunctionTool):
+                self.names.add(tool.name)
+                if isinstance(tool._agent_instance, Agent):  # pyright: ignore[reportPrivateUsage]
+                    agents.append(tool._agent_instance)  # pyright: ignore[reportPrivateUsage]
+        for handoff in agent.handoffs:
+            reference = handoff._agent_ref if isinstance(handoff, Handoff) else None  # pyright: ignore[reportPrivateUsage]
+            target: Any = (reference() if reference else None) if isinstance(handoff, Handoff) else handoff
+            if isinstance(target, Agent):
+                agents.append(cast("Agent[Any]", target))
+            else:
+                self.is_complete = False
+        return agents
 
 
 class _OutputCodec(ValueCodec):
@@ -127,10 +165,7 @@ class _OutputCodec(ValueCodec):
 
     def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the output decoded from them."""
-        output = cast(_Output, value)
-        data = self._encode(output.value, subject)
-        if output.is_sdk_error:
-            data = _ERROR_PREFIX + data + b"}"
+        data = self._encode(value, subject)
         return data, self.decode(data, subject)
 
     def _encode(self, value: Any, subject: str) -> bytes:
@@ -150,12 +185,6 @@ class _OutputCodec(ValueCodec):
 
     def decode(self, data: bytes, subject: str) -> object:
         """The recorded output."""
-        is_error = data.startswith(_ERROR_PREFIX)
-        if is_error:
-            data = data[len(_ERROR_PREFIX) : -1]
-        return _Output(self._decode_value(data, subject), is_error)
-
-    def _decode_value(self, data: bytes, subject: str) -> Any:
         if data.startswith(b'"'):
             return _ANY_CODEC.decode(data, subject)
         if data.startswith(_CONTENT_PREFIX):

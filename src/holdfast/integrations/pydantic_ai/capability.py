@@ -24,7 +24,7 @@ from pydantic_ai.models import Model, ModelResolutionContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import AgentDepsT, RunContext
-from pydantic_ai.toolsets import AbstractToolset, WrapperToolset
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 
 from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.admission.queue_limits import Queue
@@ -45,6 +45,7 @@ from holdfast.integrations.pydantic_ai.live_run import current_position, get_pos
 from holdfast.integrations.pydantic_ai.operation_codec import LibraryValueCodec, make_unrecordable_error
 from holdfast.integrations.pydantic_ai.operations import OperationBackend
 from holdfast.integrations.pydantic_ai.tool_settings import METADATA_KEY, ToolSettings
+from holdfast.integrations.tool_names import check_tool_names
 
 
 class Durable(BaseDurabilityCapability[AgentDepsT]):
@@ -152,7 +153,11 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         return wrapped
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
-        """Make the calls of all toolsets steps, also of those from the call or from an override."""
+        """Make the calls of all toolsets steps, also of those from the call or from an override.
+
+        The library calls it for each run, with all its toolsets. The agent may get tools until then.
+        """
+        self._check_tools(toolset)
         if not self.in_durable_context:
             return super().get_wrapper_toolset(toolset)
 
@@ -163,6 +168,14 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
             return self._wrap_leaf_toolset(leaf) or leaf
 
         return toolset.visit_and_replace(wrap)
+
+    def _check_tools(self, toolset: AbstractToolset[AgentDepsT]) -> None:
+        """Raise ``DefinitionError`` for settings of a tool that a run with these toolsets does not have."""
+        leaves: list[AbstractToolset[AgentDepsT]] = []
+        toolset.apply(leaves.append)
+        known = {name for leaf in leaves if isinstance(leaf, FunctionToolset) for name in leaf.tools}
+        is_complete = all(isinstance(leaf, FunctionToolset) for leaf in leaves)
+        check_tool_names(self._tool_options, known, f"agent {self.name!r}", option="tools=", is_complete=is_complete)
 
     # Model objects that are not registered. Steps run in the same process, so a name for the object is enough.
 

@@ -108,7 +108,7 @@ async def query_journal(client: Client, execution: ExecutionDescription) -> dict
 def _no_worker_error(execution: ExecutionDescription, reason: str) -> UsageError:
     return UsageError(
         f"what run {execution.id!r} has seen, and in which order, only its code can tell, and no worker that has it "
-        f"answers ({reason}): start one (`holdfast worker module:{execution.workflow}`), and try again"
+        f"answers ({reason}): start one (`holdfast worker MODULE`), and try again"
     )
 
 

@@ -21,7 +21,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from holdfast.codec import check_decrypted, decode_plain
 from holdfast.core.execution import get_current_execution
@@ -271,7 +271,8 @@ class EventReader:
             yield self._make_record_event(record, "plan", {"plan": items})
         elif record.kind is RecordKind.APPROVAL:
             answer = _decode_json(record.payload)
-            data = {"state": "answered", "id": record.preview, **(answer if isinstance(answer, dict) else {})}
+            details = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+            data = {"state": "answered", "id": record.preview, **details}
             yield self._make_record_event(record, "approval", data)
         else:
             yield self._make_record_event(record, record.kind.label, _outcome_to_json(record))

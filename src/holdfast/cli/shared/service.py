@@ -38,7 +38,8 @@ def service_options(*names: str, help: str) -> Callable[[F], F]:
             "--probe-address",
             type=AddressType(),
             metavar="HOST:PORT",
-            help="Answer `GET /healthz` and `GET /readyz` here, for Kubernetes and other service managers.",
+            help="Answer `GET /healthz` and `GET /readyz` here, for Kubernetes and other service managers, and "
+            "`GET /metrics`, for Prometheus.",
         )(command)
         return click.option(*names, "process_count", type=click.IntRange(min=1), metavar="N", help=help)(command)
 

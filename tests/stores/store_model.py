@@ -669,7 +669,7 @@ class Model:
                     goes = later
                 case RecordKind.TIMER:
                     goes = later and record.position >= back.timer_count
-                case RecordKind.PATCH:
+                case RecordKind.PATCH | RecordKind.CALL:
                     continue  # it may have been decided before the failure was seen
                 case _:
                     goes = later and record.position >= back.command_count

@@ -352,8 +352,9 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     def draw_rewind(self, run: dict[str, Any]) -> Rewind | None:
-        # No run fails because of a patch.
-        seqs = [record.seq for record in self.model.journals[run["id"]] if record.kind is not RecordKind.PATCH]
+        # No run fails because of a patch, or of a program's call before it has an outcome.
+        kinds = RecordKind.PATCH, RecordKind.CALL
+        seqs = [record.seq for record in self.model.journals[run["id"]] if record.kind not in kinds]
         if not seqs or not self.mostly():
             return None
         failed = tuple(self.random.sample(seqs[-3:], self.random.randint(0, min(2, len(seqs)))))

@@ -12,7 +12,7 @@ _IS_ANSWER = "substr(name, 1, 7) = 'answer:'"
 _REWIND = "run:i first:i failed:i[] positions:i timers:i"
 # As ``Rewind.should_remove``: records without a position, and commands issued after the first failure was delivered.
 _REWOUND = (
-    f"run = :run AND seq >= :first AND kind <> {RecordKind.PATCH} "
+    f"run = :run AND seq >= :first AND kind NOT IN ({RecordKind.PATCH}, {RecordKind.CALL}) "
     f"AND (seq IN :failed OR kind IN ({RecordKind.DEADLINE}, {RecordKind.CANCEL}) "
     f"OR records.position >= CASE WHEN kind = {RecordKind.TIMER} THEN :timers ELSE :positions END)"
 )

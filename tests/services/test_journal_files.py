@@ -277,7 +277,7 @@ def test_a_file_may_lack_the_fields_that_have_a_default():
 def test_a_file_has_every_field_except_those_that_mean_nothing_outside_the_store():
     run = make_journal(rewind=Rewind((3,), 2, 1, once_seqs=(3,)), rewind_points=(RewindPoint(2, 3),)).run
     written = Journal(run, ()).to_json()["run"]
-    store_fields = {"key", "owner", "starter", "is_limited", "suspicion"}
+    store_fields = {"key", "owner", "starter", "is_limited", "suspicion", "trace_parent"}
     assert set(written) == {field.name for field in fields(Run)} - store_fields
     assert written["rewind"] == {
         "failed_seqs": [3],

@@ -68,9 +68,9 @@ READABLE = set(
     """
     NewRun.id NewRun.workflow NewRun.digest NewRun.seed NewRun.queue NewRun.tags NewRun.python_version NewRun.parent
     NewRun.forked_from NewRun.session NewRun.previous_run NewRun.version NewRun.queue_key NewRun.dedup_key
-    NewRun.restored_from
+    NewRun.restored_from NewRun.trace_parent
     Run.id Run.workflow Run.queue Run.digest Run.seed Run.tags Run.python_version Run.parent Run.forked_from Run.session
-    Run.previous_run Run.version Run.queue_key
+    Run.previous_run Run.version Run.queue_key Run.trace_parent
     Record.name
     Attempt.name
     Signal.name

@@ -228,7 +228,7 @@ async def test_a_deep_agent_with_sub_agents_and_files(provider):
     assert len(provider.address.calls) == 8
 
 
-async def test_an_effect_names_a_tool_of_the_agent_or_of_one_below_it():
+async def test_an_effect_names_a_tool_of_the_agent_or_of_one_below_it(provider):
     def charge(euros: int) -> str:
         """Charge the customer's card."""
         return f"charged {euros}"

@@ -67,7 +67,7 @@ def agent(name: str, *tools: Any, **options: Any) -> Agent[Any, str]:
         name=name,
         instructions=f"You are an agent of the tests. script:{name}",
         tools=tools,
-        capabilities=[Durable(tools={"pay": {"effect": "once"}})],
+        capabilities=[Durable(tools={"pay": {"effect": "once"}} if pay in tools else {})],
         **options,
     )
 

@@ -7,6 +7,7 @@ a test process of its own can take.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -52,9 +53,8 @@ class FrameworkTest(pytest.Item):
         )  # fmt: skip
         if done.returncode != 0:
             raise FrameworkTestsFailed(done.stdout)
-        summary = done.stdout.strip().splitlines()[-1]
-        if " passed" not in summary:
-            raise FrameworkTestsFailed(f"no test of {self.name} ran: {summary}")
+        if not re.search(r"^\d+ passed", done.stdout, re.MULTILINE):
+            raise FrameworkTestsFailed(f"no test of {self.name} ran:\n{done.stdout}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """What the other pytest printed: a traceback of this one would only hide it."""

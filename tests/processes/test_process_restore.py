@@ -139,7 +139,7 @@ def test_once_steps_that_happened_after_the_backup_are_unknown_and_not_executed_
         asyncio.run(settle())
         # The tip may have been charged as well: a person is asked about each.
         wait_until_sync(
-            lambda: is_unknown(there.journal(order)) and there.journal(order).state == "failed",
+            lambda: there.journal(order).state == "failed" and is_unknown(there.journal(order)),
             "the next step is unknown",
             describe=there.describe,
         )

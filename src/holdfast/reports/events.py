@@ -21,7 +21,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from holdfast.codec import check_decrypted, decode_plain
 from holdfast.core.execution import get_current_execution
@@ -30,6 +30,7 @@ from holdfast.errors import CodecError, RunNotFound, StoreUnavailable, UsageErro
 from holdfast.reports.agent_result import decode_plain_output
 from holdfast.reports.event_offsets import EventCursor, SeenText, decode_cursor
 from holdfast.reports.formatting import value_to_json
+from holdfast.reports.journal_entries import is_internal
 from holdfast.reports.plans import plan_from_record
 from holdfast.reports.recorded_reply import ModelCallReport, reply_from_record
 from holdfast.reports.recorded_values import decode_recorded_error, get_record_error
@@ -251,8 +252,8 @@ class EventReader:
 
     def _from_record(self, record: Record) -> Iterator[Event]:
         check_decrypted(record.payload or b"", f"record {record.seq} of run {self._run.id!r}")
-        if record.kind is RecordKind.CALL:
-            self.cursor.seq = record.seq  # the outcome of the call is another record
+        if record.ok and is_internal(record, self._run):
+            self.cursor.seq = record.seq
             return
         reply = reply_from_record(record)
         if reply is not None and record.name != COMPACTION_STEP:
@@ -271,8 +272,9 @@ class EventReader:
             yield self._make_record_event(record, "plan", {"plan": items})
         elif record.kind is RecordKind.APPROVAL:
             answer = _decode_json(record.payload)
-            details = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
-            data = {"state": "answered", "id": record.preview, **details}
+            data: dict[str, Any] = {"state": "answered", "id": record.preview}
+            if isinstance(answer, dict):
+                data |= answer
             yield self._make_record_event(record, "approval", data)
         else:
             yield self._make_record_event(record, record.kind.label, _outcome_to_json(record))

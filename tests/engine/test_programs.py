@@ -774,6 +774,38 @@ async def test_a_thread_with_a_changed_first_call_does_not_repeat_a_once_step(wo
     assert effects.happened == ["model"]
 
 
+async def test_a_once_step_happens_once_also_on_another_path(world: World, effects: Effects):
+    prompt = ["Where is Oslo?"]
+
+    async def answer() -> str:
+        return effects.note("model")
+
+    @step(effect="once")
+    async def charge(amount: int) -> int:
+        effects.note("charge")
+        return amount
+
+    async def pay() -> int:
+        await record_model_call(make_input(prompt[0]), TextCodec(), answer)
+        return await charge(5)
+
+    @program
+    async def flow() -> int:
+        context = find_program()
+        assert context is not None
+        context.run.execution.passes_over_changes = True
+        paid = await asyncio.create_task(pay())
+        effects.note("gate")
+        await effects.wait_at_gate()
+        return paid
+
+    runtime, handle = await effects.start(world, flow, until="gate")
+    prompt[0] = "Where is Rome?"
+    handle = await effects.crash(world, runtime, flow, handle)
+    assert await handle.result() == 5
+    assert effects.happened == ["model", "gate"]
+
+
 async def test_a_changed_first_call_of_an_event_loop_in_a_plain_program_stops_the_run(world: World, effects: Effects):
     prompt, is_open = ["Where is Oslo?"], threading.Event()
 

@@ -13,11 +13,11 @@ class Spans:
 
     def __init__(self, provider: TracerProvider, exporter: InMemorySpanExporter) -> None:
         self.provider = provider
-        self._exporter = exporter
+        self.exporter = exporter
 
     def list(self, name: str | None = None) -> list[ReadableSpan]:
         """Those with this name, in the order of their ends."""
-        return [span for span in self._exporter.get_finished_spans() if name in (None, span.name)]
+        return [span for span in self.exporter.get_finished_spans() if name in (None, span.name)]
 
     def get(self, name: str) -> ReadableSpan:
         """The only one with this name."""

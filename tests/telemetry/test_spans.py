@@ -11,6 +11,7 @@ from engine_world import World
 from exported_spans import Spans
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -203,7 +204,9 @@ async def test_calls_of_a_program_are_below_its_run(world: World, spans: Spans):
 async def test_nothing_is_exported_of_a_trace_that_is_not_sampled(
     world: World, spans: Spans, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("holdfast.telemetry.spans.get_tracer_provider", lambda: TracerProvider(sampler=ALWAYS_OFF))
+    provider = TracerProvider(sampler=ALWAYS_OFF)
+    provider.add_span_processor(SimpleSpanProcessor(spans.exporter))
+    monkeypatch.setattr("holdfast.telemetry.spans.get_tracer_provider", lambda: provider)
     seen: list[bool] = []
 
     @step

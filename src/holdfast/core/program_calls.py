@@ -45,6 +45,10 @@ FIRST_NAMED_THREAD = 1 << 32
 """The numbers of named threads are digests of their names, and start here."""
 
 
+_FirstCall = tuple[int, RecordKind, str, str]
+"""The container of a thread, and the kind, name, and digest of its first call."""
+
+
 class CallIdentity(NamedTuple):
     """What identifies a call, besides its name: the payload of its ``CALL`` record."""
 
@@ -121,6 +125,8 @@ class CallLog:
         self._next_thread = MAIN_THREAD + 1
         self._threads: dict[int, dict[int, list[LoggedCall]]] = {}
         """The calls of recorded threads that the program has not started again, by container and number."""
+        self._numbers_by_first_call: dict[_FirstCall, dict[int, None]] = {}
+        """The numbers of these threads, in order, by container and first call: a program may start thousands."""
         self._similar_threads: dict[int, list[LogicalThread]] = {}
         """By container, threads that began as another recorded thread does."""
         self._named_threads: dict[tuple[int, int], LogicalThread] = {}
@@ -147,6 +153,8 @@ class CallLog:
             self.main_thread.unmatched.append(call)
             return
         threads = self._threads.setdefault(identity.container, {})
+        if identity.thread not in threads and identity.thread < FIRST_NAMED_THREAD:
+            self._get_numbers(call)[identity.thread] = None
         threads.setdefault(identity.thread, []).append(call)
 
     def get(self, position: int) -> LoggedCall | None:
@@ -223,6 +231,22 @@ class CallLog:
         """A call has ended without an outcome: if the program repeats it, it has the same position."""
         thread.unmatched.appendleft(call)
 
+    def take_from_unstarted(self, call: LoggedCall) -> None:
+        """A thread makes a call that is recorded in one that has not started again."""
+        threads = self._threads[call.identity.container]
+        number = next(number for number, calls in threads.items() if call in calls)
+        calls = threads.pop(number)
+        self._get_numbers(calls[0]).pop(number, None)
+        if left := [other for other in calls if other is not call]:
+            threads[number] = left
+            self._get_numbers(left[0])[number] = None
+
+    def _get_numbers(self, first: LoggedCall) -> dict[int, None]:
+        """The numbers of the threads that have not started again, and whose first call is the same as this one."""
+        identity = first.identity
+        first_call = identity.container, identity.kind, first.name, identity.digest
+        return self._numbers_by_first_call.setdefault(first_call, {})
+
     def skip_unmatched(self, thread: LogicalThread) -> None:
         """The program takes another path here: its thread may pass over the calls that it has not made again."""
         thread.unmatched = deque(call for call in thread.unmatched if not call.must_match)
@@ -234,20 +258,17 @@ class CallLog:
     def _bind_thread(self, thread: LogicalThread, kind: RecordKind, name: str, digest: str) -> LoggedCall | None:
         """The first call of a thread decides which recorded thread it is."""
         threads = self._threads.get(thread.container, {})
-        similar = [
-            number
-            for number, calls in threads.items()
-            if number < FIRST_NAMED_THREAD and _is_same(calls[0], kind, name, digest)
-        ]
+        similar = self._numbers_by_first_call.get((thread.container, kind, name, digest))
         if not similar:
             thread.number, thread.is_new = self._next_thread, True
             self._next_thread += 1
             return None
-        first, *rest = threads.pop(similar[0])
-        thread.number = similar[0]
+        thread.number = next(iter(similar))
+        del similar[thread.number]
+        first, *rest = threads.pop(thread.number)
         thread.unmatched.extend(rest)
         known = self._similar_threads.setdefault(thread.container, [])
-        if len(similar) > 1 or any(other.repeated and _is_alike(other.repeated[0], first) for other in known):
+        if similar or any(other.repeated and _is_alike(other.repeated[0], first) for other in known):
             thread.repeated = [first]
             known.append(thread)
         return first
@@ -261,6 +282,9 @@ class CallLog:
             if is_alike and any(_is_same(call, kind, name, digest) for call in calls[len(begun) :]):
                 del threads[number]
                 threads[thread.number] = [*calls[: len(begun)], *thread.unmatched]
+                numbers = self._get_numbers(calls[0])
+                del numbers[number]
+                numbers[thread.number] = None
                 thread.number, thread.unmatched = number, deque(calls[len(begun) :])
                 return True
         for other in self._similar_threads.get(thread.container, ()):

@@ -155,8 +155,11 @@ class ProgramExecution(Execution):
         if not self.patches.is_active(patch):
             self.fatal_error = self.fatal_error or self._make_change_error(recorded, name, site)
             raise self.fatal_error
+        is_elsewhere = recorded not in site.thread.unmatched
+        if is_elsewhere:
+            self.calls.take_from_unstarted(recorded)  # a `once` call: also on another path, it happens once
         self.calls.skip_unmatched(site.thread)
-        return None
+        return recorded if is_elsewhere else None
 
     @property
     def next_position(self) -> int:

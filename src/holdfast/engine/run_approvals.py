@@ -68,7 +68,7 @@ class RunApprovals:
             consumed_signal_id=signal.id,
         )
         if (telemetry := self._driver.telemetry) is not None:
-            telemetry.note_answer(command, self._driver.host.clock.now())
+            telemetry.end_approval(command, self._driver.host.clock.now())
 
     def withdraw(self, command: Command) -> None:
         """The workflow no longer waits."""

@@ -1,4 +1,4 @@
-"""Probes: a small HTTP listener that tells a service manager how this process is.
+"""Probes: a small HTTP listener for the liveness and readiness checks of service managers.
 
 ``/healthz`` answers 200 as long as the process can answer at all: restarting it would not bring back a store that is
 away. ``/readyz`` answers 200 while the process is ready, and otherwise 503 with the reason.

@@ -6,7 +6,7 @@ and tasks record, they record as code of that program (``engine.process_program`
 
 **Which run.** With an id, the run of this id: while another live process executes it, this process waits in its first
 recorded call. Without one, the newest run of the same command if its process has died or it has failed, else a new run.
-On Temporal, nobody knows whether a process has died: there it is the newest run that has not ended.
+On Temporal, a dead process cannot be detected: there it is the newest run that has not ended.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Histogram(Metric):
 
 
 class Gauge(Metric):
-    """A number that is read when somebody asks."""
+    """A number that is read on demand."""
 
     kind = "gauge"
 

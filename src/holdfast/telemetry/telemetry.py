@@ -124,7 +124,7 @@ class RunTelemetry:
             metrics.model_tokens.add((model, "output"), used.output_tokens)
             metrics.model_cost.add((model,), used.nano_usd / NANO_PER_USD)
 
-    def note_answer(self, command: Command, now: float) -> None:
+    def end_approval(self, command: Command, now: float) -> None:
         """A person has answered the approval of a command."""
         if self.spans is not None and not self.is_muted():
             call = command.call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections import Counter
@@ -263,12 +264,17 @@ async def test_a_changed_prompt_is_shown_as_a_difference(provider, url, gate, re
         else:
             await DurableRunner.run(agent, "Go.", run_id="changed")
 
+    printed: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: printed.append(context["message"]))
     with pytest.raises(RunFailed, match="cannot continue") as caught:
         await restart(run)
     difference = str(caught.value.__cause__)
     assert "-content: script:tester Be kind." in difference
     assert "+content: script:tester Be quick." in difference
     assert provider.request_count == 1
+    del caught
+    gc.collect()
+    assert printed == []  # such as that an exception was never retrieved
 
 
 async def test_a_run_with_many_plain_arguments_is_joined_by_the_same_call(provider, url):

@@ -50,6 +50,9 @@ class ProgramStream(RunResultStreaming):
             self._current = sdk_runner.run_streamed(self._agent, input, **arguments)
         finally:
             current_agent_run.reset(token)
+        if (loop_task := self._current.run_loop_task) is not None:
+            # The reader of the events gets its error. Without a look at it, asyncio would also print it at the end.
+            loop_task.add_done_callback(lambda task: task.cancelled() or task.exception())
         _share_attributes(self, self._current)
 
     @property

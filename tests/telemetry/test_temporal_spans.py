@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from exported_spans import Spans
+from temporalio.contrib.opentelemetry import TracingInterceptor
+from temporalio.plugin import SimplePlugin
 
 import temporal_server
 from holdfast import Runtime, ask, program, step, workflow
@@ -52,3 +56,30 @@ async def test_a_run_on_temporal_is_one_trace(spans: Spans):
     assert parents["invoke_workflow inner"] == parents["invoke_workflow prog"] == "invoke_workflow outer"
     assert sorted(spans.get_parent_name(span) or "" for span in spans.list("add")) == runs
     assert spans.get("invoke_workflow outer").parent is not None
+
+
+async def test_an_interceptor_of_temporals_users_works_beside_our_spans(spans: Spans, monkeypatch: pytest.MonkeyPatch):
+    interceptor = TracingInterceptor(spans.provider.get_tracer("temporal"))
+    plugin = SimplePlugin("traced", interceptors=[interceptor])
+    monkeypatch.setattr(sys.modules[__name__], "traced", plugin, raising=False)
+
+    @step
+    async def add(left: int, right: int) -> int:
+        return left + right
+
+    @workflow
+    async def inner(number: int) -> int:
+        return await add(number, 1)
+
+    @workflow
+    async def outer() -> int:
+        return await inner(await add(1, 2))
+
+    async with Runtime(f"{temporal_server.fresh_url()}?plugins={__name__}:traced") as runtime:
+        assert await (await runtime.start(outer)).result() == 4
+        await wait_until(lambda: bool(spans.list("invoke_workflow outer")))
+    theirs = {"StartWorkflow:outer", "RunWorkflow:outer", "StartActivity:add", "RunActivity:add", "RunWorkflow:inner"}
+    assert theirs <= {span.name for span in spans.list()}
+    assert len(spans.list("add")) == 2
+    [ours, _] = spans.list("add")
+    assert spans.get_parent_name(ours) == "invoke_workflow outer"

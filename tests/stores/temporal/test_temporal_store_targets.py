@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import UsageError
+from holdfast.stores.temporal.connection import connect
 from holdfast.stores.temporal.targets import Target, parse_target
 from holdfast.stores.urls import (
     create_store,
@@ -36,6 +37,10 @@ from holdfast.stores.urls import (
         (
             "temporal://host?memory=sqlite%3A%2F%2F%2Fm.db&payloads=/shared",
             Target("host:7233", memory_url="sqlite:///m.db", payload_location="/shared"),
+        ),
+        (
+            "temporal://host?plugins=app:traced,app:billed",
+            Target("host:7233", plugin_paths=("app:traced", "app:billed")),
         ),
     ],
 )
@@ -145,3 +150,17 @@ def test_a_store_that_keeps_payloads_needs_a_package_that_offers_it(tmp_path: Pa
     assert isinstance(open_storage(str(tmp_path)), FolderStorage)
     with pytest.raises(UsageError, match="no package that is installed offers a storage for s3://"):
         open_storage("s3://bucket/runs")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("plugins", "hint"),
+    [
+        ("nowhere:plugin", "plugins=nowhere:plugin: cannot be imported .No module named 'nowhere'."),
+        ("sys:plugin", "plugins=sys:plugin: cannot be imported"),
+        ("sys:path", "plugins=sys:path is 'list', not a plugin of Temporal's SDK"),
+    ],
+)
+async def test_a_plugin_that_cannot_be_used_is_refused_before_anything_is_connected(plugins: str, hint: str):
+    with pytest.raises(UsageError, match=hint):
+        await connect(parse_target(f"temporal://127.0.0.1:1?plugins={plugins}", {}))

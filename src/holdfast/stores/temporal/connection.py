@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pkgutil
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client
+from temporalio.client import Client, Plugin
 from temporalio.converter import (
     DataConverter,
     DefaultFailureConverter,
@@ -87,6 +88,7 @@ async def connect(target: Target, *, encryption: Encryption | None = None, ident
     when it refuses access, or has no such namespace.
     """
     tls = await asyncio.to_thread(_make_tls_config, target)
+    plugins = await asyncio.to_thread(_load_plugins, target)
     _forward_sdk_logs()
     try:
         client = await Client.connect(
@@ -95,6 +97,7 @@ async def connect(target: Target, *, encryption: Encryption | None = None, ident
             api_key=target.api_key or None,
             tls=tls,
             data_converter=make_data_converter(target, encryption or AesEncryption.from_environment()),
+            plugins=plugins,
             identity=identity,
             connect_timeout=_CONNECT_TIMEOUT,
         )
@@ -122,6 +125,25 @@ def _make_tls_config(target: Target) -> TLSConfig | bool:
         client_cert=_read_file(target.tls_cert, "tls_cert"),
         client_private_key=_read_file(target.tls_key, "tls_key"),
     )
+
+
+def _load_plugins(target: Target) -> list[Plugin]:
+    plugins: list[Plugin] = []
+    for path in target.plugin_paths:
+        try:
+            found = pkgutil.resolve_name(path)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UsageError(
+                f"plugins={path}: cannot be imported ({error}); it must look like `module:name`, with a module that is "
+                f"installed or in a folder of PYTHONPATH"
+            ) from error
+        if not isinstance(found, Plugin):
+            raise UsageError(
+                f"plugins={path} is {type(found).__name__!r}, not a plugin of Temporal's SDK, such as a "
+                f"temporalio.plugin.SimplePlugin"
+            )
+        plugins.append(found)
+    return plugins
 
 
 def _read_file(path: str, option: str) -> bytes | None:

@@ -8,10 +8,13 @@
 - ``api_key``: the API key for Temporal Cloud. Better kept in the environment than in a URL;
 - ``memory``: the URL of a store for memories, which Temporal has no place for;
 - ``payloads``: where to store payloads that are too large for a history: a folder that all processes share, or a URL
-  with a storage of its own (see ``payload_storage``).
+  with a storage of its own (see ``payload_storage``);
+- ``plugins``: plugins of Temporal's SDK for the client and its workers, as ``module:name``, separated by commas. They
+  bring interceptors, for example.
 
 Secrets that are not in the URL come from the environment: ``HOLDFAST_TEMPORAL_API_KEY`` (or ``TEMPORAL_API_KEY``),
-``HOLDFAST_TEMPORAL_TLS_CA``, ``…_TLS_CERT`` and ``…_TLS_KEY``; unless the URL says ``tls=false``.
+``HOLDFAST_TEMPORAL_TLS_CA``, ``…_TLS_CERT`` and ``…_TLS_KEY``; unless the URL says ``tls=false``. Plugins may come from
+``HOLDFAST_TEMPORAL_PLUGINS``.
 
 The namespace is a Temporal namespace. This module does not import the SDK.
 """
@@ -31,7 +34,7 @@ DEFAULT_PORT = 7233
 DEFAULT_NAMESPACE = "default"
 """The default namespace of Temporal's own tools."""
 REDACTED = "***"
-OPTIONS = ("tls", "tls_ca", "tls_cert", "tls_key", "server_name", "api_key", "memory", "payloads")
+OPTIONS = ("tls", "tls_ca", "tls_cert", "tls_key", "server_name", "api_key", "memory", "payloads", "plugins")
 
 _NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _HOST_PATTERN = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
@@ -55,6 +58,8 @@ class Target:
     memory_url: str = field(default="", repr=False)
     """It may contain a password, like the next one."""
     payload_location: str = field(default="", repr=False)
+    plugin_paths: tuple[str, ...] = ()
+    """``module:name`` of the SDK's plugins."""
 
     @property
     def url(self) -> str:
@@ -83,6 +88,7 @@ def parse_target(url: str, environment: Mapping[str, str] | None = None) -> Targ
 def _make_target(
     url: str, address: str, namespace: str, options: dict[str, str], environment: Mapping[str, str]
 ) -> Target:
+    plugins = options.get("plugins") or environment.get("HOLDFAST_TEMPORAL_PLUGINS", "")
     refuses_tls = "tls" in options and not _parse_bool(url, options["tls"])
     if refuses_tls:
         environment = {}  # its secrets are only for encrypted connections
@@ -116,6 +122,7 @@ def _make_target(
         address, namespace, needs_tls or ("tls" in options and not refuses_tls), **files,
         server_name=options.get("server_name", ""), api_key=api_key, memory_url=options.get("memory", ""),
         payload_location=options.get("payloads", ""),
+        plugin_paths=tuple(path.strip() for path in plugins.split(",") if path.strip()),
     )  # fmt: skip
 
 

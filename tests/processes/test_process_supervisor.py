@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from app_processes import HERE, Service, World
 from ledger import check_end
+from prometheus_client.parser import text_string_to_metric_families
 
 from free_ports import free_port
 from holdfast.processes.supervisor import PASS_ON_DELAY_S
@@ -173,6 +174,32 @@ def test_probes_answer_from_the_start_of_a_worker_to_its_end(world: World, optio
     world.open_gate("x-1")
     service.ends()
     assert read_probe(port, "/healthz") == (0, {})
+
+
+def read_ended_runs(port: int) -> tuple[int, int]:
+    """How many runs have ended, and how many are held, by the page of metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        families = {one.name: one.samples for one in text_string_to_metric_families(response.read().decode())}
+    ended = sum(sample.value for sample in families["holdfast_runs_ended"] if sample.name.endswith("_total"))
+    return int(ended), int(sum(sample.value for sample in families["holdfast_runs_held"]))
+
+
+def test_the_page_of_a_supervisor_has_the_metrics_of_all_processes_also_of_killed_ones(world: World):
+    port = free_port()
+    service = start_workers(world, "--probe-address", f"127.0.0.1:{port}")
+    held = world.client.start_sync("relay", "x")
+    victim = world.wait_for_line("hold", "start", run=held).pid
+    runs = [world.client.start_sync("busy", f"{n}", 3) for n in range(20)]
+    for run in runs:
+        world.wait_for_end(run)
+    assert len({line.pid for line in world.lines("nap")}) == 2
+    wait_until_sync(lambda: read_ended_runs(port) == (20, 1), "all are counted", describe=lambda: service)
+    os.kill(victim, signal.SIGKILL)
+    for gate in ("x-1", "x-2"):
+        world.open_gate(gate)
+    world.wait_for_end(held)
+    wait_until_sync(lambda: read_ended_runs(port) == (21, 0), "its runs still count", describe=lambda: service)
+    stop(service)
 
 
 def test_a_worker_that_blocks_its_event_loop_is_alive(world: World, tmp_path: Path):

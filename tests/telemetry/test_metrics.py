@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast import Agent, RunFailed, step, workflow
 from holdfast.telemetry import telemetry
 from holdfast.telemetry.metrics import MAX_SERIES, Counter, Histogram, Metrics
+from holdfast.telemetry.process_totals import ProcessTotals, dump_metrics
 from holdfast.telemetry.prometheus import render_metrics
 from holdfast.testing import ScriptedModel
 from waits import wait_until
@@ -158,3 +159,27 @@ async def test_the_docs_and_the_alert_rules_name_metrics_that_exist():
     assert named == known
     rules = (ROOT / "deploy" / "prometheus-alerts.yaml").read_text()
     assert {re.sub("_bucket$", "", name) for name in re.findall(r"holdfast_[a-z_]+", rules)} <= known
+
+
+async def test_a_supervisor_adds_up_its_processes_and_no_counter_falls_when_one_ends():
+    first, second = Metrics(), Metrics()
+    answers: dict[int, bytes | None] = {}
+    totals: Any = ProcessTotals(lambda: dict(answers))
+    for number, process in enumerate((first, second), 1):
+        process.steps.add(("flow", "ok"), number)
+        process.claim_duration.observe(0.01 * number)
+        process.held_runs.sources.append(lambda held=number: [((), held)])
+        answers[number] = dump_metrics(process)
+    page = read_page(totals)
+    assert page["holdfast_steps_total", ("flow", "ok")] == 3
+    assert page["holdfast_claim_duration_seconds_count", ()] == 2
+    assert page["holdfast_claim_duration_seconds_sum", ()] == pytest.approx(0.03)
+    assert page["holdfast_runs_held", ()] == 3
+    answers[1] = None  # it does not answer: its values stay
+    assert read_page(totals) == page
+    del answers[1]  # it has ended: what it had counted stays, what it held does not
+    for _ in range(2):
+        ended = read_page(totals)
+        assert ended["holdfast_steps_total", ("flow", "ok")] == 3
+        assert ended["holdfast_claim_duration_seconds_count", ()] == 2
+        assert ended["holdfast_runs_held", ()] == 2

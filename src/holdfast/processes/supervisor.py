@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from holdfast.errors import UsageError
+from holdfast.processes.questions import QuestionLine
 from holdfast.processes.readiness import STARTING, STOPPING
 from holdfast.processes.restart_backoff import FIRST_DELAY_S, RestartBackoff
 from holdfast.processes.supervised_process import FILES_VARIABLE
@@ -65,6 +66,7 @@ class _Slot:
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.connection: socket.socket | None = None
+        self.questions: QuestionLine | None = None
         self.backoff = RestartBackoff()
         self.start_at = _NEVER
         """When the next process is to be started, if there is none."""
@@ -77,6 +79,12 @@ class _Slot:
     @property
     def is_ready(self) -> bool:
         return self.process is not None and not self.reason
+
+    def close_connections(self) -> None:
+        for connection in (self.connection, self.questions):
+            if connection is not None:
+                connection.close()
+        self.connection = self.questions = None
 
 
 class Supervisor:
@@ -116,6 +124,7 @@ class Supervisor:
         self._failed_starts = 0
         """Processes in a row that ended before they were ready."""
         self._was_any_ready = False
+        self._start_count = 0
         self._exit_code = 0
 
     def get_not_ready_reason(self) -> str:
@@ -123,6 +132,11 @@ class Supervisor:
         if self._is_stopping:
             return STOPPING
         return "" if any(slot.is_ready for slot in self._slots) else f"no {self._kind} process is ready"
+
+    def ask_processes(self) -> dict[int, bytes | None]:
+        """The answer of each living process, by its number; ``None``: it does not answer. For one thread at a time."""
+        lines = [line for slot in self._slots if (line := slot.questions) is not None]
+        return {line.process_number: line.ask() for line in lines}
 
     def run(self) -> int:
         """Start the processes, and supervise them until a signal stops them. Returns the exit code."""
@@ -192,9 +206,9 @@ class Supervisor:
                 self._start(slot)
 
     def _start(self, slot: _Slot) -> None:
-        ours, theirs = socket.socketpair()
+        (ours, theirs), (questions, answers) = socket.socketpair(), socket.socketpair()
         ours.setblocking(False)
-        inherited = [theirs.fileno(), *(listening.fileno() for listening in self._sockets)]
+        inherited = [theirs.fileno(), answers.fileno(), *(listening.fileno() for listening in self._sockets)]
         try:
             slot.process = subprocess.Popen(
                 self._command,
@@ -208,10 +222,14 @@ class Supervisor:
             slot.start_at = time.monotonic() + delay_s
             log.error("a %s process could not be started, and is tried again in %g s: %s", self._kind, delay_s, error)
             ours.close()
+            questions.close()
             return
         finally:
             theirs.close()
-        slot.connection, slot.start_at = ours, _NEVER
+            answers.close()
+        self._start_count += 1
+        slot.connection, slot.questions = ours, QuestionLine(self._start_count, questions)
+        slot.start_at = _NEVER
         slot.started_at = slot.reported_at = time.monotonic()
         slot.reason, slot.was_ready = STARTING, False
 
@@ -233,9 +251,7 @@ class Supervisor:
         assert slot.process is not None
         pid, lived_s = slot.process.pid, time.monotonic() - slot.started_at
         slot.process = None
-        if slot.connection is not None:
-            slot.connection.close()
-            slot.connection = None
+        slot.close_connections()
         ended = f"{self._kind} process {pid} {describe_exit(code)} after {lived_s:.1f} s"
         if self._is_stopping:
             log.info("%s", ended)

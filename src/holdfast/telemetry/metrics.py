@@ -1,14 +1,17 @@
 """The metrics of this process.
 
 They are plain numbers, which cost a step about a microsecond. The Prometheus page (``prometheus``) and OpenTelemetry
-(``otel_metrics``) read them. Labels are names that code declares: workflows, queues, models. No metric has more than
-``MAX_SERIES`` combinations of them; the rest are counted under ``other``.
+(``otel_metrics``) read them, and a supervisor adds up those of its processes (``process_totals``). Labels are names
+that code declares: workflows, queues, models. No metric has more than ``MAX_SERIES`` combinations of them; the rest are
+counted under ``other``.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 MAX_SERIES = 1000
 SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
@@ -17,7 +20,7 @@ SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 Labels = tuple[str, ...]
 
 
-class Metric:
+class Metric(ABC):
     """A named number, or one for each combination of labels."""
 
     kind = ""
@@ -28,6 +31,14 @@ class Metric:
         self.summary = summary
         self.labels = labels
         self.unit = unit
+
+    @abstractmethod
+    def dump(self) -> list[Any]:
+        """The values of now, as JSON."""
+
+    @abstractmethod
+    def add_dump(self, dump: list[Any]) -> None:
+        """Add the values of the same metric of another process."""
 
 
 class Counter(Metric):
@@ -45,6 +56,15 @@ class Counter(Metric):
         if labels not in values and len(values) >= MAX_SERIES:
             labels = ("other",) * len(labels)
         values[labels] = values.get(labels, 0) + amount
+
+    def dump(self) -> list[Any]:
+        """The values of now, as JSON."""
+        return list(self.values.items())
+
+    def add_dump(self, dump: list[Any]) -> None:
+        """Add the values of another process."""
+        for labels, value in dump:
+            self.add(tuple(labels), value)
 
 
 class Distribution:
@@ -85,17 +105,32 @@ class Histogram(Metric):
         """The sums of the values."""
         return {labels: found.total for labels, found in list(self.values.items())}
 
-    def observe(self, value: float, labels: Labels = ()) -> None:
-        """Count a value."""
+    def _get_distribution(self, labels: Labels) -> Distribution:
         found = self.values.get(labels)
         if found is None:
             if len(self.values) >= MAX_SERIES:
                 labels = ("other",) * len(labels)
             found = self.values.setdefault(labels, Distribution(len(self.bounds) + 1))
+        return found
+
+    def observe(self, value: float, labels: Labels = ()) -> None:
+        """Count a value."""
+        found = self._get_distribution(labels)
         found.counts[bisect_left(self.bounds, value)] += 1
         found.total += value
         if self.forward is not None:
             self.forward(value, labels)
+
+    def dump(self) -> list[Any]:
+        """The values of now, as JSON."""
+        return [(labels, found.counts, found.total) for labels, found in list(self.values.items())]
+
+    def add_dump(self, dump: list[Any]) -> None:
+        """Add the values of another process."""
+        for labels, counts, total in dump:
+            found = self._get_distribution(tuple(labels))
+            found.counts = [one + other for one, other in zip(found.counts, counts, strict=True)]
+            found.total += total
 
 
 class Gauge(Metric):
@@ -115,6 +150,14 @@ class Gauge(Metric):
             for labels, value in source():
                 values[labels] = values.get(labels, 0) + value
         return values
+
+    def dump(self) -> list[Any]:
+        """The values of now, as JSON."""
+        return list(self.read().items())
+
+    def add_dump(self, dump: list[Any]) -> None:
+        """Add the values of another process."""
+        self.sources.append(lambda: [(tuple(labels), value) for labels, value in dump])
 
 
 class Metrics:

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from holdfast.errors import UsageError
 from holdfast.processes.readiness import Readiness
 from holdfast.processes.supervised_process import SupervisedProcess
 from holdfast.stores.urls import resolve_store_url, split_namespace
+
+if TYPE_CHECKING:
+    from holdfast.processes.supervisor import Supervisor
 
 
 class AddressType(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - click 8.1 takes none
@@ -73,9 +76,15 @@ def run_service(
     process = SupervisedProcess.from_environment()
     if process is not None:
         process.start_reporting(readiness)
+        if probe_address is not None:
+            from holdfast.telemetry.process_totals import dump_metrics
+            from holdfast.telemetry.telemetry import enable_metrics
+
+            metrics = enable_metrics()
+            process.start_answering(lambda: dump_metrics(metrics))
         execute(readiness, process.sockets)
     elif process_count is None:
-        with _answer_probes(probe_address, readiness, has_metrics=True):
+        with _answer_probes(probe_address, readiness):
             execute(readiness, ())
     else:
         if split_namespace(resolve_store_url(url))[0].startswith("memory:"):
@@ -90,22 +99,21 @@ def run_service(
             sys.argv[1:], process_count, kind=kind, sockets=open_sockets(), max_silence_s=max_silence_s
         )
         readiness.get_reason = supervisor.get_not_ready_reason
-        with _answer_probes(probe_address, readiness, has_metrics=False):
+        with _answer_probes(probe_address, readiness, supervisor):
             sys.exit(supervisor.run())
 
 
 def _answer_probes(
-    address: tuple[str, int] | None, readiness: Readiness, *, has_metrics: bool
+    address: tuple[str, int] | None, readiness: Readiness, supervisor: Supervisor | None = None
 ) -> AbstractContextManager[object]:
     if address is None:
         return nullcontext()
     from holdfast.processes.probe_listener import ProbeListener, ProbeResponse, make_probe_routes
+    from holdfast.telemetry.process_totals import ProcessTotals
+    from holdfast.telemetry.prometheus import CONTENT_TYPE, render_metrics
+    from holdfast.telemetry.telemetry import enable_metrics
 
+    source = enable_metrics() if supervisor is None else ProcessTotals(supervisor.ask_processes)
     routes = make_probe_routes(readiness)
-    if has_metrics:  # those of a supervisor's processes are in the processes
-        from holdfast.telemetry.prometheus import CONTENT_TYPE, render_metrics
-        from holdfast.telemetry.telemetry import enable_metrics
-
-        metrics = enable_metrics()
-        routes["/metrics"] = lambda: ProbeResponse(200, render_metrics(metrics.list_metrics()).encode(), CONTENT_TYPE)
+    routes["/metrics"] = lambda: ProbeResponse(200, render_metrics(source.list_metrics()).encode(), CONTENT_TYPE)
     return ProbeListener(*address, routes)

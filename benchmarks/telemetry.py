@@ -42,7 +42,7 @@ async def main(rounds: int) -> None:
             for name, (has_spans, has_metrics) in KINDS.items():
                 async with Runtime(f"sqlite:///{Path(folder) / name}.db") as runtime:
                     engine = runtime._engine
-                    found = Telemetry.find(engine.run_log, "benchmark")
+                    found = Telemetry.find(engine.run_log)
                     assert found is not None
                     chosen = Telemetry(found.tracing if has_spans else None, found.metrics if has_metrics else None)
                     engine.telemetry = chosen if has_spans or has_metrics else None

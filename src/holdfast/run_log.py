@@ -17,6 +17,7 @@ from typing import Any
 from holdfast.codec import read_error_info
 from holdfast.codec.redaction import redact_secrets
 from holdfast.core.states import RunState
+from holdfast.processes.process_name import get_process_name
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import Run
 from holdfast.stores.workers import ReapResult
@@ -98,7 +99,7 @@ class RunLog:
     def log_stall(self, run: Run, error: bytes) -> None:
         """A run cannot continue with the present code, or because the engine failed."""
         error_type, description = self.describe_error(error)
-        extra = {**self._identify(run), "error_type": error_type}
+        extra = {**self._identify(run), "error_type": error_type, "worker": get_process_name()}
         reason = description.removeprefix(f"run {run.id!r} cannot continue: ")
         _engine_log.error("run %r of workflow %r cannot continue: %s", run.id, run.workflow, reason, extra=extra)
 
@@ -140,6 +141,7 @@ class RunLog:
         return fields
 
     def _emit(self, level: int, message: str, *args: Any, **fields: Any) -> None:
+        fields["worker"] = get_process_name()
         log.log(min(level, self._max_level), message, *args, extra=fields)
 
     def describe_error(self, error: bytes) -> tuple[str, str]:

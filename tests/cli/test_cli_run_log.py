@@ -66,6 +66,8 @@ def test_with_json_every_line_of_a_worker_is_an_object(project: Project):
     fields = {"level": "warning", "logger": "holdfast.runs", "run_id": "etl-bad", "workflow": "etl", "step": "load"}
     assert all(fields.items() <= row.items() and row["attempt"] == 1 for row in retried)
     assert all(row["error_type"] == "builtins.ConnectionError" for row in retried)
+    assert len({row["worker"] for row in retried}) == 1
+    assert retried[0]["worker"]
 
 
 def test_the_level_of_a_workers_log_can_be_chosen(project: Project):

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -33,6 +34,7 @@ from uuid import uuid4
 from effects import KILL, LEDGER, START
 from provider_server import ProviderServer, Script, read_calls
 
+import forked_python
 from holdfast import Client
 from holdfast.reports.recorded_reply import MODEL_CALL_STEP
 from holdfast.reports.types import JournalEntry
@@ -67,6 +69,8 @@ class App:
         arguments: of its command line.
         environment: more environment variables.
         launcher: what stands before the script in the command line, such as ``-m holdfast.cli run``.
+        library: modules that are imported before the process is forked, because importing a framework takes seconds.
+            Without any, the process is started as usual.
     """
 
     script: Path
@@ -75,6 +79,7 @@ class App:
     arguments: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     launcher: Sequence[str] = ()
+    library: Sequence[str] = ()
 
 
 class Ending(NamedTuple):
@@ -96,7 +101,7 @@ class _Provider(ProviderServer):
     def __init__(self, scripts: Script, ledger: Path, kill: Kill | None) -> None:
         super().__init__(scripts, ledger)
         self.kill = kill
-        self.client: subprocess.Popen[str] | None = None
+        self.client: Any = None
         self.received = self.answered = 0
         self.counting = threading.Lock()
 
@@ -134,7 +139,9 @@ def run_app(app: App, folder: Path, url: str, kill: Kill | None = None) -> Endin
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
             **app.environment,
         }
-        with subprocess.Popen(
+        library = (*forked_python.POSTGRES, *forked_python.TEMPORAL, *app.library)
+        start = partial(forked_python.start, library=library) if app.library else subprocess.Popen
+        with start(
             [sys.executable, *app.launcher, str(app.script), *app.arguments],
             env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         ) as process:  # fmt: skip

@@ -168,7 +168,7 @@ class JournalEngine:
         self._poller.start()
 
     def _open_telemetry(self) -> None:
-        self.telemetry = Telemetry.find(self.run_log, self.membership.name)
+        self.telemetry = Telemetry.find(self.run_log)
         metrics = None if self.telemetry is None else self.telemetry.metrics
         self.writer.metrics = metrics
         if metrics is not None:

@@ -17,6 +17,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from holdfast.errors import StoreError
+from holdfast.processes.process_name import get_process_name
 from holdfast.stores.leases import LeaseWindow, LeaseWindowTracker
 from holdfast.stores.workers import NewWorker, ReapResult
 
@@ -45,15 +46,10 @@ class Membership:
         # leases of live workers have not expired at its end. A longer gap could hide an outage in which they have.
         self._window_tracker = LeaseWindowTracker(host.store.now, host.clock.monotonic, max_gap_s=host.lease_s / 2)
 
-    @property
-    def name(self) -> str:
-        """The name of this worker."""
-        return f"{socket.gethostname()}:{os.getpid()}"
-
     async def register(self) -> None:
         """Become a worker."""
         host, hostname, pid = self._host, socket.gethostname(), os.getpid()
-        worker = NewWorker(self.name, hostname, pid, tuple(host.definitions), host.served_queues)
+        worker = NewWorker(get_process_name(), hostname, pid, tuple(host.definitions), host.served_queues)
         requested_at = host.clock.monotonic()
         host.worker_id = await host.store.workers.register(worker, self._lease_s)
         self._lease_valid_until = requested_at + self._lease_s

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -159,7 +158,7 @@ class App:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.platform.tenants.close)
             store = await self.platform.tenants.get_default_store()
-            self.platform.telemetry = Telemetry.find(RunLog.from_store(store), f"server {socket.gethostname()}")
+            self.platform.telemetry = Telemetry.find(RunLog.from_store(store))
             await self.platform.tenants.get_tenant(self.platform.tenants.namespace)
             for background_task in self._background_tasks:
                 await stack.enter_async_context(asynccontextmanager(background_task)(self.platform))

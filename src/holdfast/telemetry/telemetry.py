@@ -41,13 +41,13 @@ class Telemetry(NamedTuple):
     metrics: Metrics | None
 
     @classmethod
-    def find(cls, run_log: RunLog, worker: str) -> Telemetry | None:
+    def find(cls, run_log: RunLog) -> Telemetry | None:
         """What the program has configured; ``None``: nothing."""
         tracing = metrics = None
         if "opentelemetry.sdk.trace" in sys.modules:
             from holdfast.telemetry.tracing import Tracing
 
-            tracing = Tracing.find(run_log, worker)
+            tracing = Tracing.find(run_log)
             run_log.has_traces = tracing is not None
         if "opentelemetry.sdk.metrics" in sys.modules:
             from holdfast.telemetry.otel_metrics import offer_metrics

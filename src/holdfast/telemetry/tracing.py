@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanContext, SpanKind
 from holdfast.admission.usage import NANO_PER_USD
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
+from holdfast.processes.process_name import get_process_name
 from holdfast.reports.recorded_reply import MODEL_CALL_STEP
 from holdfast.run_log import RunLog
 from holdfast.stores.operations import Run
@@ -38,17 +39,15 @@ class Tracing:
     spans: SpanMaker
     run_log: RunLog
     captures_content: bool
-    worker: str
-    """Names this worker, as in ``holdfast doctor``."""
 
     @classmethod
-    def find(cls, run_log: RunLog, worker: str) -> Tracing | None:
+    def find(cls, run_log: RunLog) -> Tracing | None:
         """With the program's tracer provider; ``None``: it has none."""
         spans = SpanMaker.find()
         if spans is None:
             return None
         captures = os.environ.get(CAPTURE_VARIABLE, "").lower() in ("true", "1")
-        return cls(spans, run_log, captures and not run_log.is_encrypted, worker)
+        return cls(spans, run_log, captures and not run_log.is_encrypted)
 
     def open_run(self, run: Run, *, is_agent: bool) -> RunSpans:
         """The spans of a run that this process holds now."""
@@ -169,7 +168,7 @@ class RunSpans:
         attributes = {
             "holdfast.worker.previous_id": previous_worker,
             "holdfast.worker.id": worker,
-            "holdfast.worker.name": self._tracing.worker,
+            "holdfast.worker.name": get_process_name(),
             "holdfast.replayed_records": record_count,
         }
         self._events.append(Event("holdfast.takeover", attributes, int(at * 1e9)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any
@@ -24,6 +23,7 @@ from holdfast.engine.loop_watchdog import MAX_BLOCKED_S, LoopWatchdog
 from holdfast.engine.store_readiness import retry_until_store_ready
 from holdfast.engine.thread_pool import StepThreadPool
 from holdfast.errors import RunNotFound, UsageError
+from holdfast.processes.process_name import get_process_name
 from holdfast.processes.readiness import STOPPING
 from holdfast.run_log import RunLog
 from holdfast.stores.change_feed import ChangeFeed
@@ -120,7 +120,7 @@ class TemporalEngine:
         self.loop = asyncio.get_running_loop()
         self._loop_watch = LoopWatchdog(max_blocked_s=self._max_blocked_s, on_stuck=lambda: self.on_stuck())
         await retry_until_store_ready(self.store.open, self.clock)
-        self.context.telemetry = Telemetry.find(self.context.run_log, _make_identity())
+        self.context.telemetry = Telemetry.find(self.context.run_log)
         try:
             await self._workers.start()
             await self._announce_workflows()
@@ -133,7 +133,7 @@ class TemporalEngine:
 
     async def _connect(self) -> Client:
         """Called in the workers' thread."""
-        self._worker_store = TemporalStore(self._target, encryption=self._encryption, identity=_make_identity())
+        self._worker_store = TemporalStore(self._target, encryption=self._encryption, identity=get_process_name())
         await self._worker_store.open()
         return self._worker_store.client
 
@@ -347,8 +347,3 @@ class TemporalEngine:
             except RunNotFound:
                 return None
         return FoundRun(run.workflow, run.digest, run.state, run.output, run.error)
-
-
-def _make_identity() -> str:
-    """The name of this worker."""
-    return f"{socket.gethostname()}:{os.getpid()}"

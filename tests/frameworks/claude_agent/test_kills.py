@@ -30,7 +30,11 @@ SCRIPTS = {
         {"text": "All is booked, I said."},
     ]
 }
-APP = App(Path(__file__).with_name("agent_app.py"), SCRIPTS)
+APP = App(
+    Path(__file__).with_name("agent_app.py"),
+    SCRIPTS,
+    library=["claude_agent_sdk", "holdfast.integrations.claude_agent"],
+)
 
 
 @pytest.mark.timeout(1800)  # with --kills 15, on several stores

@@ -43,4 +43,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_a_killed_agent_repeats_only_what_was_in_flight(app: str, groups: tuple[str, ...], check_kills):
     agents = [agent for group in groups for agent in GROUPS[group]]
-    check_kills(App(Path(__file__).with_name(app), SCRIPTS, once={"charge"}, arguments=agents))
+    library = [
+        "anthropic",
+        "openai",
+        "aiohttp",
+        "urllib3",
+        "holdfast.integrations.anthropic",
+        "holdfast.integrations.openai",
+    ]
+    script = Path(__file__).with_name(app)
+    check_kills(App(script, SCRIPTS, once={"charge"}, arguments=agents, library=library))

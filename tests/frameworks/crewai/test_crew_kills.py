@@ -34,5 +34,7 @@ SCRIPTS = {
 def test_a_killed_crew_repeats_no_task(kind: str, check_kills, request: pytest.FixtureRequest):
     if kind != "own-run" and request.config.getoption("--kills") <= 2:
         pytest.skip("the gate kills the crew in a run of its own; --kills 3 or more kills it in programs, too")
-    app = App(HERE / "crew_app.py", SCRIPTS, once={"charge"}, arguments=[kind], environment=QUIET)
+    library = ["crewai", "crewai.tools", "holdfast.integrations.crewai"]
+    script = HERE / "crew_app.py"
+    app = App(script, SCRIPTS, once={"charge"}, arguments=[kind], environment=QUIET, library=library)
     check_kills(app)

@@ -35,4 +35,6 @@ def test_a_killed_pipeline_repeats_nothing_that_is_recorded(
 ):
     if kind != "stored" and request.config.getoption("--kills") < MANY_KILLS:
         pytest.skip(f"only with --kills {MANY_KILLS}: each process imports the framework, which takes seconds")
-    check_kills(App(Path(__file__).with_name("agent_app.py"), SCRIPTS, once={"charge"}, arguments=[kind]))
+    library = ["google.adk.agents", "google.adk.runners", "holdfast.integrations.google_adk"]
+    script = Path(__file__).with_name("agent_app.py")
+    check_kills(App(script, SCRIPTS, once={"charge"}, arguments=[kind], library=library))

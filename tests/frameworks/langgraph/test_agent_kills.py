@@ -25,7 +25,9 @@ SCRIPTS = {
 
 
 def make_app(kind: str) -> App:
-    return App(Path(__file__).with_name("agent_app.py"), SCRIPTS, once={"charge"}, arguments=[kind])
+    library = ["langchain.agents", "langchain_openai", "holdfast.integrations.langgraph"]
+    script = Path(__file__).with_name("agent_app.py")
+    return App(script, SCRIPTS, once={"charge"}, arguments=[kind], library=library)
 
 
 def test_a_killed_agent_repeats_no_call(check_kills):

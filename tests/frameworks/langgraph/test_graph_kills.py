@@ -17,7 +17,9 @@ SCRIPTS = {
 
 
 def make_app(kind: str) -> App:
-    return App(Path(__file__).with_name("graph_app.py"), SCRIPTS, once={"announce"}, arguments=[kind])
+    library = ["langgraph.graph", "langchain_openai", "holdfast.integrations.langgraph"]
+    script = Path(__file__).with_name("graph_app.py")
+    return App(script, SCRIPTS, once={"announce"}, arguments=[kind], library=library)
 
 
 @pytest.mark.parametrize("kind", ["graph", "functional"])

@@ -30,5 +30,7 @@ SCRIPTS = {
 def test_a_killed_agent_repeats_only_what_was_in_flight(api: str, kind: str, request, check_kills):
     if request.config.getoption("--kills") < 5 and (api, kind) not in (("responses", "own"), ("chat", "stream")):
         pytest.skip("a part of the full matrix: --kills 5 or more")
-    app = App(Path(__file__).with_name("agent_app.py"), SCRIPTS, once={"charge"}, arguments=[api, kind])
+    library = ["agents", "holdfast.integrations.openai_agents"]
+    script = Path(__file__).with_name("agent_app.py")
+    app = App(script, SCRIPTS, once={"charge"}, arguments=[api, kind], library=library)
     check_kills(app)

@@ -43,8 +43,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_a_killed_agent_repeats_only_what_was_in_flight(app: str, groups: tuple[str, ...], check_kills):
     agents = [agent for group in groups for agent in GROUPS[group]]
-    library = [
-        "anthropic",
+    ours = ["holdfast.integrations.anthropic", "holdfast.integrations.openai"]
+    library = ["anthropic", "openai", "aiohttp", "urllib3", *ours]
         "openai",
         "aiohttp",
         "urllib3",

@@ -45,11 +45,5 @@ def test_a_killed_agent_repeats_only_what_was_in_flight(app: str, groups: tuple[
     agents = [agent for group in groups for agent in GROUPS[group]]
     ours = ["holdfast.integrations.anthropic", "holdfast.integrations.openai"]
     library = ["anthropic", "openai", "aiohttp", "urllib3", *ours]
-        "openai",
-        "aiohttp",
-        "urllib3",
-        "holdfast.integrations.anthropic",
-        "holdfast.integrations.openai",
-    ]
     script = Path(__file__).with_name(app)
     check_kills(App(script, SCRIPTS, once={"charge"}, arguments=agents, library=library))

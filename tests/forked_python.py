@@ -21,6 +21,7 @@ import gc
 import importlib
 import io
 import json
+import linecache
 import os
 import runpy
 import select
@@ -345,6 +346,8 @@ def _execute(words: list[str]) -> None:
         return
     if words[0] == "-c":
         code = compile(words[1], "<string>", "exec")
+        if sys.version_info >= (3, 13):  # which shows the lines in tracebacks
+            linecache.cache["<string>"] = (len(words[1]), None, words[1].splitlines(True), "<string>")
     else:
         path = os.path.abspath(words[0])
         main.__dict__.update(__file__=path, __cached__=None)

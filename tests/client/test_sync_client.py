@@ -221,6 +221,8 @@ def test_a_program_that_does_not_close_its_client_ends_cleanly(client: Client, t
 def test_a_forked_process_connects_on_its_own(client: Client):
     done = _run_program(
         client,
+        "import warnings\n"
+        "warnings.simplefilter('ignore', DeprecationWarning)\n"  # since Python 3.12, a fork beside threads is one
         "if os.fork() == 0:\n"
         "    assert client.get_sync(run).id == run\n"
         "    client.signal_sync(run, 'go')\n"

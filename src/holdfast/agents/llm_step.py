@@ -289,6 +289,7 @@ class _LlmStepCaller:
             prompt = await self._prompt_to_messages(await make_prompt(*args, **kwargs))
             return PromptedReply(await ask_model(self._make_model_call(prompt)), prompt)
 
+        first.__annotations__ = make_prompt.__annotations__  # Python 3.14 copies only the function that computes them
         return first
 
     async def _ask_again(self, correction: Correction) -> PromptedReply:

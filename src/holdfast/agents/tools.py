@@ -43,7 +43,7 @@ from holdfast.agents.tool_approvals import (
 from holdfast.agents.tool_parameters import FunctionParameters, RawArguments, parse_arguments
 from holdfast.agents.tool_results import ToolOutputCodec
 from holdfast.authoring.approval_requests import ApprovalPolicy
-from holdfast.authoring.introspection import format_location, resolve_hints
+from holdfast.authoring.introspection import format_location, is_function, resolve_hints
 from holdfast.authoring.keyword_hints import reject_unknown_keywords
 from holdfast.authoring.step import RetryOn, Step, define_step, get_modifiers
 from holdfast.codec import codec_for
@@ -392,7 +392,7 @@ def check_name(name: str, subject: str, hint: str = "with `@tool(name=...)`") ->
 
 
 def _check_decoratable(value: Any) -> None:
-    if callable(value) and not inspect.isroutine(value) and not isinstance(value, Step | staticmethod):
+    if callable(value) and not is_function(value) and not isinstance(value, Step | staticmethod):
         raise DefinitionError(f"@tool goes on a function, not on {value!r}: write one that calls it")
     for modifier in get_modifiers(cast(Any, value)):
         raise DefinitionError(f"{modifier.decorator_name} goes with @step, not with @tool: {value!r}")

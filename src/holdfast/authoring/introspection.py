@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, get_type_hints
 
 from holdfast.errors import DefinitionError
@@ -71,6 +72,11 @@ def resolve_hints(function: Callable[..., Any]) -> dict[str, Any]:
             "Holdfast needs it to record values by their type: import it at the top of the module, outside `if "
             "TYPE_CHECKING:`."
         ) from None
+
+
+def is_function(value: object) -> bool:
+    """Whether it is a function or a method, and not another callable."""
+    return inspect.isroutine(value) and not isinstance(value, partial)  # since Python 3.14, a partial is a routine, too
 
 
 def is_async(function: Callable[..., Any]) -> bool:

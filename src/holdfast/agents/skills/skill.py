@@ -11,7 +11,7 @@ from typing import Any, overload
 from holdfast.agents.docstrings import parse_docstring
 from holdfast.agents.run_context import RunContext
 from holdfast.agents.tools import Tool, check_name, to_tool
-from holdfast.authoring.introspection import format_location, is_async
+from holdfast.authoring.introspection import format_location, is_async, is_function
 from holdfast.errors import DefinitionError
 
 MAX_DESCRIPTION_CHARS = 1024
@@ -102,7 +102,7 @@ def skill(
     """
 
     def decorate(function: Callable[..., str | Awaitable[str]]) -> Skill:
-        if not inspect.isroutine(function):
+        if not is_function(function):
             raise DefinitionError(f"@skill goes on a function that returns the instructions, not on {function!r}")
         about = parse_docstring(function.__doc__).text if description is None else description
         if not about.strip():

@@ -234,6 +234,7 @@ class SharedInstance:
         def bound(*args: Any, **kwargs: Any) -> Any:
             return function(self.get(), *args, **kwargs)
 
+        bound.__annotations__ = function.__annotations__  # Python 3.14 copies only the function that computes them
         signature = inspect.signature(function)
         bound.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
         return bound

@@ -10,17 +10,28 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from engine_world import HeldCommits, VirtualClock, World, wait_until_parked
 
 import holdfast
-from holdfast import Runtime, current_step, step, workflow
+from holdfast import Runtime, current_step, program, step, workflow
 from holdfast.codec.typed_codec import TypedCodec
 from holdfast.core.loop import MAX_CALLBACKS_PER_TURN
+from holdfast.engine.program_context import find_program
 from holdfast.engine.step_context import StepContext
+from holdfast.integrations import (
+    AnswerCodec,
+    ModelAnswer,
+    ModelInput,
+    record_model_stream,
+    record_model_stream_sync,
+    record_tool_call,
+    record_tool_call_sync,
+)
 from holdfast.stores.operations import AppendRecord
 from waits import wait_until
 
@@ -40,6 +51,21 @@ def watch_driver(runtime: Runtime, run_id: str) -> list[weakref.ref[Any]]:
     return [weakref.ref(driver), weakref.ref(driver.execution), weakref.ref(driver.execution.loop)]
 
 
+class Event:
+    """What a model streams."""
+
+
+class EventCodec(AnswerCodec[list[Event]]):
+    def dump(self, answer: list[Event]) -> Any:
+        return len(answer)
+
+    def load(self, data: Any) -> list[Event]:
+        return [Event() for _ in range(data)]
+
+    def describe(self, answer: list[Event]) -> ModelAnswer:
+        return ModelAnswer()
+
+
 @step
 async def echo(value: str) -> str:
     await asyncio.sleep(0)
@@ -57,6 +83,83 @@ async def test_a_run_that_has_completed_is_freed(world: World):
     watched = watch_driver(runtime, handle.run_id)
     assert await handle.result() == "last"
     await wait_until(lambda: not any(one() for one in watched))
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_program_that_has_completed_is_freed(world: World, is_async: bool):
+    watched: list[weakref.ref[Any]] = []
+
+    def watch() -> None:
+        found = find_program()
+        assert found is not None
+        execution = found.run.execution
+        watched.extend([weakref.ref(found.run), weakref.ref(execution), weakref.ref(execution.loop)])
+
+    @program(name="async")
+    async def makes_calls() -> str:
+        watch()
+        return await record_tool_call("echo", {}, partial(echo, "value"))
+
+    @program(name="plain")
+    def makes_plain_calls() -> str:
+        watch()
+        return record_tool_call_sync("echo", {}, lambda: "value")
+
+    runtime = await world.open()
+    handle = await runtime.start(makes_calls if is_async else makes_plain_calls)
+    assert await handle.result() == "value"
+    await wait_until(lambda: not any(one() for one in watched))
+
+
+async def test_a_task_of_a_program_is_freed_when_it_has_ended(world: World):
+    """With everything in its context, which for a task of a framework may be a whole conversation."""
+    is_freed: list[bool] = []
+
+    async def make_call() -> weakref.ref[Any]:
+        await record_tool_call("echo", {}, partial(echo, "value"))
+        return weakref.ref(asyncio.current_task())
+
+    @program
+    async def makes_call_in_task() -> None:
+        task = await asyncio.create_task(make_call())
+        await asyncio.sleep(0)
+        is_freed.append(task() is None)
+
+    runtime = await world.open()
+    await (await runtime.start(makes_call_in_task)).result()
+    assert is_freed == [True]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_an_answer_of_a_model_is_freed_with_its_stream(world: World, is_async: bool):
+    events: list[weakref.ref[Any]] = []
+    is_freed: list[bool] = []
+
+    def make_event() -> Event:
+        event = Event()
+        events.append(weakref.ref(event))
+        return event
+
+    async def stream() -> AsyncIterator[Event]:
+        yield make_event()
+
+    @program(name="async stream")
+    async def streams() -> None:
+        async for _ in record_model_stream(ModelInput("model", []), EventCodec(), stream):
+            pass
+        del _
+        is_freed.append(events[0]() is None)
+
+    @program(name="plain stream")
+    def streams_plainly() -> None:
+        for _ in record_model_stream_sync(ModelInput("model", []), EventCodec(), lambda: iter([make_event()])):
+            pass
+        del _
+        is_freed.append(events[0]() is None)
+
+    runtime = await world.open()
+    await (await runtime.start(streams if is_async else streams_plainly)).result()
+    assert is_freed == [True]
 
 
 async def test_a_parked_run_is_freed(world: World, clock: VirtualClock):

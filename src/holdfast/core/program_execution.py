@@ -113,6 +113,14 @@ class ProgramExecution(Execution):
         context.run(current_call_site.set, site)
         return self.loop.create_call_task(call(), context, on_done)
 
+    def unload(self) -> None:
+        """Take the run out of memory, at any point."""
+        if self.loop.is_closing:
+            return
+        super().unload()
+        # These refer back to this object: only the garbage collector would free it, with the program's calls.
+        del self._main, self.cancel_program, self.loop.call_at
+
     # What differs from a workflow
 
     def issue(self, kind: RecordKind, name: str, call: Any) -> asyncio.Future[Outcome]:

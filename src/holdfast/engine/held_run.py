@@ -334,4 +334,4 @@ class HeldRun(ABC):
         self.host.on_run_closed(self, ended)
         # These refer back to the driver: only the garbage collector would free them.
         del self.steps, self.recorder, self._timers
-        self._waits = None
+        self._waits = self.program = None

@@ -202,6 +202,11 @@ class InPlaceCall:
         if self._future is not None:
             self._run.abandon(self._future)
 
+    def release(self) -> None:
+        """The caller is done with the call. Its outcome may still be on its way to the store."""
+        # Both refer back to this object: only the garbage collector would free it, with the request and the answer.
+        self._attempt = self._future = None
+
     # A call of a function
 
     async def call(self, function: Callable[[], Awaitable[T]]) -> T:
@@ -226,6 +231,7 @@ class InPlaceCall:
             raise
         finally:
             self.close()
+            self.release()
 
     def call_sync(self, function: Callable[[], T]) -> T:
         """The same, from other code."""
@@ -249,3 +255,4 @@ class InPlaceCall:
             raise
         finally:
             self.close()
+            self.release()

@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import weakref
 from asyncio import base_events, events
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.program_calls import LogicalThread
 from holdfast.engine import process_program
@@ -29,13 +30,17 @@ if TYPE_CHECKING:
     from holdfast.engine.program_run import ProgramRun
 
 
+Owner = int | weakref.ref[asyncio.Task[Any]]
+"""The number of a thread, or a task. The task's own context refers to it: only the garbage collector would free it."""
+
+
 class ProgramContext(NamedTuple):
     """The program that code belongs to."""
 
     run: ProgramRun
     thread: LogicalThread
-    owner: object
-    """The task, or the number of the thread, that ``thread`` stands for."""
+    owner: Owner
+    """What ``thread`` stands for."""
 
 
 class _Outside:
@@ -73,19 +78,19 @@ def find_program() -> ProgramContext | None:
     return found
 
 
-def _is_thread_or_root_task(owner: object) -> bool:
+def _is_thread_or_root_task(owner: Owner) -> bool:
     """Whether this is a thread, or the task that an event loop runs until it is done, as in ``asyncio.run``."""
-    if not isinstance(owner, asyncio.Task):
+    if isinstance(owner, int):
         return True
-    callbacks: Any = getattr(cast(Any, owner), "_callbacks", None)
+    callbacks: Any = getattr(owner(), "_callbacks", None)
     return any(callback is base_events._run_until_complete_cb for callback, _ in callbacks or ())  # type: ignore[attr-defined]
 
 
-def get_owner() -> object:
+def get_owner() -> Owner:
     """What distinguishes the running task, or else the running thread, from others."""
     loop = events._get_running_loop()
     task = None if loop is None else asyncio.current_task(loop)
-    return threading.get_ident() if task is None else task
+    return threading.get_ident() if task is None else weakref.ref(task)
 
 
 def name_thread(name: str) -> None:

@@ -305,6 +305,7 @@ class _StreamRecording(Generic[E]):
         """Withdraw the call, unless its outcome is reported."""
         if not (self._is_reported or self.is_withdrawn):
             self._call.close()
+        self._call.release()
 
 
 # The step
@@ -356,7 +357,7 @@ def _read_usage(answer: ModelAnswer, model_input: ModelInput) -> ModelUsage:
     usage = make_usage(model, answer.tokens, model_input.url)
     if usage.unpriced and model != requested:
         usage = make_usage(requested, answer.tokens, model_input.url)
-    return ModelUsage(replace(usage, calls=answer.call_count), requested)
+    return ModelUsage(usage if answer.call_count == 1 else replace(usage, calls=answer.call_count), requested)
 
 
 class _EnvelopeCodec(ValueCodec):

@@ -78,22 +78,28 @@ class _Prefix:
         return found
 
 
-class MadeRequest:
+class _Conversation(NamedTuple):
+    """The messages of a request."""
+
+    data: bytes
+    """Their JSON, without the bracket at the end."""
+    prefixes: Sequence[_Prefix]
+    """For each message, the conversation up to it."""
+
+    def begins(self, data: bytes) -> bool:
+        """Whether these messages are the first ones of the conversation with this JSON."""
+        return data.startswith(self.data) and data[len(self.data) : len(self.data) + 1] in (b"", b",")
+
+
+class MadeRequest(NamedTuple):
     """A request that a program makes."""
 
-    def __init__(self, model: str, messages: Sequence[Message], settings: Mapping[str, Any], nothing: _Prefix) -> None:
-        self.model = model
-        self.messages = messages
-        self.settings = settings
-        self.settings_digest = _compute_settings_digest(model, settings)
-        self.prefixes: list[_Prefix] = []
-        """For each message, the conversation up to it."""
-        prefix = nothing
-        for message in messages:
-            prefix = prefix.extend(message)
-            self.prefixes.append(prefix)
-        self.digest = compute_content_digest(self.settings_digest, prefix.digest.hex())
-        """Identifies the request."""
+    model: str
+    messages: Sequence[Message]
+    settings: Mapping[str, Any]
+    settings_digest: str
+    prefixes: Sequence[_Prefix]
+    """For each message, the conversation up to it."""
 
 
 def _digest(data: bytes) -> bytes:
@@ -109,7 +115,7 @@ def _to_bytes(message: Message) -> bytes:
 
 
 def _compute_settings_digest(model: str, settings: Mapping[str, Any]) -> str:
-    """A digest of everything but the messages. Each call sends the schemas of all tools, so it is fast."""
+    """A digest of everything but the messages."""
     try:
         data = _encode_sorted([model, settings]).encode()
     except (TypeError, ValueError):
@@ -122,11 +128,43 @@ class RequestLog:
 
     def __init__(self) -> None:
         self._nothing = _Prefix(0, b"")
+        self._settings_digests: dict[bytes, str] = {}
+        """By digests of their JSON with the keys in any order: each call sends the schemas of all tools."""
+        self._latest: dict[str, _Conversation] = {}
+        """The conversation of the latest request, by the settings: most requests continue it."""
 
     def make_content(self, model: str, messages: Sequence[Message], settings: Mapping[str, Any]) -> CallContent:
         """The content of the call that makes this request."""
-        request = MadeRequest(model, messages, settings, self._nothing)
-        return CallContent(request.digest, partial(self._describe, request), partial(explain_change, request))
+        settings_digest = self._get_settings_digest(model, settings)
+        prefixes = self._find_prefixes(messages, settings_digest)
+        digest = compute_content_digest(settings_digest, (prefixes[-1] if prefixes else self._nothing).digest.hex())
+        request = MadeRequest(model, messages, settings, settings_digest, prefixes)
+        return CallContent(digest, partial(self._describe, request), partial(explain_change, request))
+
+    def _get_settings_digest(self, model: str, settings: Mapping[str, Any]) -> str:
+        try:
+            key = _digest(to_json([model, settings]))
+        except ValueError:
+            return _compute_settings_digest(model, settings)
+        found = self._settings_digests.get(key)
+        if found is None:
+            found = self._settings_digests[key] = _compute_settings_digest(model, settings)
+        return found
+
+    def _find_prefixes(self, messages: Sequence[Message], settings_digest: str) -> Sequence[_Prefix]:
+        try:
+            data = to_json(messages)[:-1]
+        except ValueError:
+            data = b""
+        latest = self._latest.get(settings_digest)
+        prefixes = [*latest.prefixes] if data and latest is not None and latest.begins(data) else []
+        prefix = prefixes[-1] if prefixes else self._nothing
+        for message in messages[len(prefixes) :]:
+            prefix = prefix.extend(message)
+            prefixes.append(prefix)
+        if data:
+            self._latest[settings_digest] = _Conversation(data, prefixes)
+        return prefixes
 
     def _describe(self, request: MadeRequest, position: int) -> str:
         """The request of the call at this position, for its record; called on the engine's event loop."""

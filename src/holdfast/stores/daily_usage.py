@@ -22,6 +22,7 @@ from holdfast.admission.usage import Usage
 from holdfast.stores.utf8 import replace_surrogates
 
 _EPOCH = date(1970, 1, 1).toordinal()
+_NOTHING = Usage()
 
 
 def get_utc_day(at: float) -> str:
@@ -49,8 +50,11 @@ class DailyUsageIncrement(NamedTuple):
 
 def make_increment(used: Usage | None, model: str, at: float) -> DailyUsageIncrement | None:
     """What a record from this time adds; ``None`` if nothing."""
-    counted = Usage() if used is None else replace(used, seconds=0.0)
-    return None if counted == Usage() else DailyUsageIncrement(get_utc_day(at), replace_surrogates(model), counted)
+    if used is not None and used.seconds:
+        used = replace(used, seconds=0.0)
+    if used is None or used == _NOTHING:
+        return None
+    return DailyUsageIncrement(get_utc_day(at), replace_surrogates(model), used)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from holdfast.integrations.model_call import ModelAnswer
 from holdfast.reports.recorded_reply import ToolCallReport
@@ -88,28 +88,33 @@ class ToolCallParts:
         return [ToolCallReport.from_raw(name, arguments, id) for id, name, arguments in self._parts.values()]
 
 
+def _is_object(data: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether this is a JSON object. (Each event is asked dozens of times, and ``Mapping`` is slow to ask for.)"""
+    return isinstance(data, dict)
+
+
 def get_dict(data: Any, *names: str) -> dict[str, Any]:
     """The object at this path, or the data itself; an empty one if that is not an object."""
     for name in names:
-        data = cast("Json", data).get(name) if isinstance(data, Mapping) else None
-    return cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+        data = data.get(name) if _is_object(data) else None
+    return data if _is_object(data) else {}
 
 
 def get_list(data: Any, name: str) -> list[Any]:
     """The list with this name; an empty one if there is none."""
-    found = cast("Json", data).get(name) if isinstance(data, Mapping) else None
+    found = data.get(name) if _is_object(data) else None
     return cast("list[Any]", found) if isinstance(found, list) else []
 
 
 def get_text(data: Any, name: str) -> str:
     """The text with this name; an empty one if there is none."""
-    found = cast("Json", data).get(name) if isinstance(data, Mapping) else None
+    found = data.get(name) if _is_object(data) else None
     return found if isinstance(found, str) else ""
 
 
 def get_count(data: Any, name: str) -> int:
     """The number with this name; 0 if there is none."""
-    found = cast("Json", data).get(name) if isinstance(data, Mapping) else None
+    found = data.get(name) if _is_object(data) else None
     return found if isinstance(found, int) else 0
 
 

@@ -36,14 +36,15 @@ class RunOutcome(NamedTuple):
 class RecordedRun(NamedTuple):
     """The record of a run that has ended."""
 
-    state: dict[str, Any]
+    state: str
+    """The JSON of the SDK's state. The caller of a run that ended in this process does not need it."""
     output: bytes
     is_typed: bool
     """Whether the output is of the last agent's ``output_type``."""
 
     async def load(self, agent: Agent[Any], context: Any) -> RunResult:
         """The SDK's result."""
-        state: Any = await RunState.from_json(agent, self.state)
+        state: Any = await RunState.from_string(agent, self.state)
         last_agent: Agent[Any] = state._current_agent
         wrapper = state._context
         wrapper.context = context
@@ -102,7 +103,7 @@ class RecordedRunCodec(ValueCodec):
         head, _, output = data[:-1].partition(_OUTPUT_KEY)
         try:
             fields = json.loads(head + b"}")
-            return RecordedRun(json.loads(fields["state"]), output, fields["typed"])
+            return RecordedRun(fields["state"], output, fields["typed"])
         except (ValueError, KeyError) as error:
             raise UnreadableRecord(f"{capitalize_first(subject)} is not the result of an agent's run.") from error
 

@@ -76,7 +76,7 @@ def resolve_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def is_function(value: object) -> bool:
     """Whether it is a function or a method, and not another callable."""
-    return inspect.isroutine(value) and not isinstance(value, partial)  # since Python 3.14, a partial is a routine, too
+    return not isinstance(value, partial) and inspect.isroutine(value)  # since Python 3.14, a partial is a routine, too
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -438,6 +438,8 @@ class RunLoop(asyncio.AbstractEventLoop):
                     # The two refer to each other, so only the garbage collector would free them. (Not the future's own
                     # `cancel`, which is for workflow code.)
                     _cancel_future(waited_for)  # pyright: ignore[reportUnknownArgumentType]
+                    if sys.version_info >= (3, 14):
+                        asyncio.future_discard_from_awaited_by(waited_for, task)
             return len(pending_tasks) - len(ended)
         finally:
             self._is_running = False

@@ -1,6 +1,6 @@
 """Runs drills, and prints their figures: ``python -m benchmarks.drills [NAME ...] [--json FILE] [--into PAGE]``.
 
-Each drill runs in a process of its own, on each store that it is about. The command exits with 1 if a promise was broken.
+Each drill runs in a process of its own, on each store that it is about. The exit code is 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -34,6 +34,19 @@ def _load(module: str, name: str, **size: object) -> Drill:
 
 
 DRILLS: dict[str, tuple[tuple[str, ...], Callable[[], Drill]]] = {
+    "mass-death": (
+        ("postgres",),
+        lambda: _load("mass_death", "kill_most_workers", worker_count=20, survivor_count=2, run_count=2000),
+    ),
+    "partition": (("postgres",), lambda: _load("partition", "partition_worker", mode="black hole")),
+    "reset": (("postgres",), lambda: _load("partition", "partition_worker", mode="reset")),
+    "timers": (BOTH, lambda: _load("timers", "ring_at_once", run_count=10_000, sleep_s=120)),
+    "timers-two-workers": (
+        BOTH,
+        lambda: _load("timers", "ring_at_once", run_count=10_000, sleep_s=120, worker_count=2),
+    ),
+    "signals": (BOTH, lambda: _load("signals", "send_many_signals", signal_count=100_000)),
+    "leaking-tool": (BOTH, lambda: _load("leaking_tool", "leak_until_killed", neighbor_count=50, step_count=150)),
     "agent-soak": (BOTH, lambda: _load("agent_soak", "soak_agents", seconds=600)),
 }
 """The stores of each drill, and the drill at full size."""

@@ -67,9 +67,7 @@ async def run_authors(url: str, seconds: float, interval_s: float) -> int:
     return started_count
 
 
-def soak_agents(
-    world: World, *, seconds: float, worker_count: int = 2, interval_s: float = 0.25
-) -> list[Measurement]:
+def soak_agents(world: World, *, seconds: float, worker_count: int = 2, interval_s: float = 0.25) -> list[Measurement]:
     """Raises ``AssertionError`` if an effect was lost or happened twice, or if a worker grew."""
     workers = start_workers(world, "soak_agents.py", worker_count)
     pids = [worker.pid for worker in workers]

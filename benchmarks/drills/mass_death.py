@@ -148,5 +148,5 @@ def describe_rates(lines: list[LedgerLine], survivors: set[int], killed_at: floa
     back = next(at for at in steps if count_between(at, at + WINDOW_S) >= RECOVERED_SHARE * after * WINDOW_S)
     return [
         Measurement("the fleet before", len(before) / (3 * WINDOW_S), "steps/s", f"its survivors {own_before:.0f}"),
-        Measurement("the survivors afterwards", after, "steps/s", f"at that rate {back - killed_at:.1f} s after the kill"),
+        Measurement("its survivors afterwards", after, "steps/s", f"at that rate after {back - killed_at:.1f} s"),
     ]  # fmt: skip

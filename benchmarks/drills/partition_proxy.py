@@ -39,8 +39,7 @@ class PartitionProxy:
         user, password = target.get("user") or "postgres", target.get("password") or ""
         own_port = self._listener.getsockname()[1]
         self.url = (
-            f"postgresql://{user}:{password}@127.0.0.1:{own_port}/{target['dbname']}"
-            "?sslmode=disable&gssencmode=disable"
+            f"postgresql://{user}:{password}@127.0.0.1:{own_port}/{target['dbname']}?sslmode=disable&gssencmode=disable"
         )
         self._thread = threading.Thread(target=self._run, daemon=True, name="partition proxy")
         self._thread.start()

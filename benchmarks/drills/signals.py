@@ -30,9 +30,7 @@ SAMPLE_INTERVAL_S = 0.5
 END_TIMEOUT_S = 1200.0
 
 
-def send_many_signals(
-    world: World, *, signal_count: int, process_count: int = 4, has_kill: bool = True
-) -> list[Measurement]:
+def send_many_signals(world: World, *, signal_count: int, process_count: int = 4) -> list[Measurement]:
     """Raises ``AssertionError`` if a signal is lost, consumed twice, or out of its sender's order."""
     number_count, rest = divmod(signal_count, process_count * SENDERS_PER_PROCESS)
     assert not rest, "the senders send the same number"
@@ -41,7 +39,7 @@ def send_many_signals(
     with ProcessSampler(lambda: [worker.pid for worker in workers], SAMPLE_INTERVAL_S) as sampler:
         began_at = time.time()
         senders = [start_sender(world, run, f"process-{n}", number_count) for n in range(process_count)]
-        killed_at = kill_holder(world, workers, signal_count // 2) if has_kill else 0.0
+        killed_at, victim = kill_holder(world, workers, signal_count // 2)
         wait_until_sync(
             lambda: query(world, "SELECT state FROM runs WHERE id = ?", run)[0][0] in ENDED,
             "the run ends",
@@ -56,19 +54,14 @@ def send_many_signals(
                   number_count)  # fmt: skip
     sending_s = max(answer["ended"] for answer in answers) - min(answer["began"] for answer in answers)
     title = f"{get_store_title(world)}: {signal_count:,} signals"
-    lines = [
+    delay_s = find_continuation(world, killed_at, victim) - killed_at
+    return [
         Measurement(f"{title}, sent", signal_count / sending_s, "1/s", f"{process_count} processes"),
         Measurement(f"{title}, consumed", signal_count / (ended_at - began_at), "1/s", "from the first sent"),
         Measurement(f"{title}, memory of the worker", sampler.get_peak_mb(), "MB", "peak"),
         Measurement(f"{title}, lost, doubled, or out of order", 0, "signals", "", "0", True),
+        Measurement(f"{title}, consumed again after the SIGKILL", delay_s, "s", "replay included"),
     ]
-    if has_kill:
-        continued_at = find_continuation(world, run, killed_at)
-        lines.append(
-            Measurement(f"{title}, consumed again after the worker was killed", continued_at - killed_at, "s",
-                        "replay included")  # fmt: skip
-        )
-    return lines
 
 
 def start_sender(world: World, run: str, name: str, number_count: int) -> App:
@@ -81,18 +74,18 @@ def count_consumed(world: World) -> int:
     return query(world, "SELECT coalesce(max(seq) + 1, 0) FROM records")[0][0]
 
 
-def kill_holder(world: World, workers: list[Service], consumed_count: int) -> float:
-    """Kill the worker that holds the run once it has consumed this many signals; returns when that was."""
+def kill_holder(world: World, workers: list[Service], consumed_count: int) -> tuple[float, int]:
+    """Kill the worker that holds the run once it has consumed this many signals; returns when, and its number."""
     wait_until_sync(lambda: count_consumed(world) >= consumed_count, "half is consumed", timeout_s=END_TIMEOUT_S)
-    holder = query(world, "SELECT pid FROM workers WHERE id = (SELECT worker FROM records ORDER BY seq DESC LIMIT 1)")
-    return next(worker for worker in workers if worker.pid == holder[0][0]).kill()
+    last_record = "SELECT worker FROM records ORDER BY seq DESC LIMIT 1"
+    [[number, pid]] = query(world, f"SELECT id, pid FROM workers WHERE id = ({last_record})")
+    return next(worker for worker in workers if worker.pid == pid).kill(), number
 
 
-def find_continuation(world: World, run: str, killed_at: float) -> float:
-    """When the next worker recorded its first signal."""
-    statement = "SELECT min(at) FROM records WHERE worker <> (SELECT worker FROM records WHERE seq = 0)"
-    [[at]] = query(world, statement)
-    assert at is not None, f"run {run} was not continued by another worker after {killed_at}"
+def find_continuation(world: World, killed_at: float, victim: int) -> float:
+    """When another worker than the victim recorded its first signal after the kill."""
+    [[at]] = query(world, "SELECT min(at) FROM records WHERE worker <> ? AND at > ?", victim, killed_at)
+    assert at is not None, "no other worker continued the run"
     return at
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -66,6 +67,8 @@ def main() -> None:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(DRILLS)}")
     stores = options.store or list(BOTH)
     if options.inner:
+        # Whoever stops a drill must not leave its processes behind; a shell's background jobs ignore Ctrl-C.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
         [name], [store] = options.names, stores
         with open_world(store) as world:
             print(json.dumps([asdict(line) for line in DRILLS[name][1]()(world)]))

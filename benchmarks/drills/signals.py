@@ -39,12 +39,12 @@ def send_many_signals(world: World, *, signal_count: int, process_count: int = 4
     with ProcessSampler(lambda: [worker.pid for worker in workers], SAMPLE_INTERVAL_S) as sampler:
         began_at = time.time()
         senders = [start_sender(world, run, f"process-{n}", number_count) for n in range(process_count)]
-        killed_at, victim = kill_holder(world, workers, signal_count // 2)
+        killed_at, victim = kill_holder(world, workers, run, signal_count // 2)
         wait_until_sync(
             lambda: query(world, "SELECT state FROM runs WHERE id = ?", run)[0][0] in ENDED,
             "the run ends",
             timeout_s=END_TIMEOUT_S,
-            describe=lambda: (count_consumed(world), senders),
+            describe=lambda: (count_consumed(world, run), senders),
         )
         ended_at = time.time()
     answers = [sender.read_answers()[-1] for sender in senders]
@@ -69,16 +69,16 @@ def start_sender(world: World, run: str, name: str, number_count: int) -> App:
     return world.start(App, name, [str(APPS / "signal_sender.py")], **settings)
 
 
-def count_consumed(world: World) -> int:
-    """Number of signals in the journal."""
-    return query(world, "SELECT coalesce(max(seq) + 1, 0) FROM records")[0][0]
+def count_consumed(world: World, run: str) -> int:
+    """Number of signals in the journal, read from its index."""
+    of_run = "SELECT coalesce(max(seq) + 1, 0) FROM records WHERE run = (SELECT key FROM runs WHERE id = ?)"
+    return query(world, of_run, run)[0][0]
 
 
-def kill_holder(world: World, workers: list[Service], consumed_count: int) -> tuple[float, int]:
+def kill_holder(world: World, workers: list[Service], run: str, consumed_count: int) -> tuple[float, int]:
     """Kill the worker that holds the run once it has consumed this many signals; returns when, and its number."""
-    wait_until_sync(lambda: count_consumed(world) >= consumed_count, "half is consumed", timeout_s=END_TIMEOUT_S)
-    last_record = "SELECT worker FROM records ORDER BY seq DESC LIMIT 1"
-    [[number, pid]] = query(world, f"SELECT id, pid FROM workers WHERE id = ({last_record})")
+    wait_until_sync(lambda: count_consumed(world, run) >= consumed_count, "half is consumed", timeout_s=END_TIMEOUT_S)
+    [[number, pid]] = query(world, "SELECT id, pid FROM workers WHERE id = (SELECT owner FROM runs WHERE id = ?)", run)
     return next(worker for worker in workers if worker.pid == pid).kill(), number
 
 

@@ -53,3 +53,9 @@ async def order(number: int) -> list[str]:
     except StepOutcomeUnknown:
         charged = "unknown"
     return [reserved, charged, await pack(number), await ship(number)]
+
+
+@workflow
+async def launch(count: int) -> None:
+    """Start the orders: from a run, because a worker commits starts together and a client one by one."""
+    await asyncio.gather(*[order.start(number) for number in range(count)])

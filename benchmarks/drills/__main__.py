@@ -42,7 +42,7 @@ DRILLS: dict[str, tuple[tuple[str, ...], Callable[[], Drill]]] = {
     "partition": (("postgres",), lambda: _load("partition", "partition_worker", mode="black hole")),
     "reset": (("postgres",), lambda: _load("partition", "partition_worker", mode="reset")),
     "timers": (BOTH, lambda: _load("timers", "ring_at_once", run_count=10_000, sleep_s=120)),
-    "timers-two-workers": (
+    "timers-of-two": (
         BOTH,
         lambda: _load("timers", "ring_at_once", run_count=10_000, sleep_s=120, worker_count=2),
     ),

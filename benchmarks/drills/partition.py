@@ -27,7 +27,7 @@ from benchmarks.drills.partition_proxy import PartitionProxy
 from benchmarks.sqlite_benchmarks import Measurement
 from waits import wait_until_sync
 
-END_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 300.0
 BEFORE_FINISH_COUNT = 25
 """Steps that the worker finishes before it is partitioned."""
 AFTER_RUN_COUNT = 30

@@ -4,6 +4,9 @@ It forwards bytes and knows nothing of the protocol. In a *black hole*, nothing 
 either side sends waits in buffers, and so does whoever connects. After a *reset*, both sides have lost their
 connections, and new ones are reset at once. ``heal`` ends both. What waited is then forwarded, so the database gets
 what a partitioned worker wrote while others took over its runs.
+
+Its own kernel still acknowledges what it gets, so TCP's timeouts don't end connections in a black hole; a partition
+without acknowledgments would, after half a minute, and continue like a reset.
 """
 
 from __future__ import annotations

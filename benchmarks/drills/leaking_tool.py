@@ -60,7 +60,6 @@ def leak_until_killed(
     check_end(others, killed=died)
     service.send(signal.SIGTERM)
     service.ends()
-    limit.remove()
     title = f"{get_store_title(world)}: a tool that leaks up to {max_mb} MB"
     return [
         Measurement(f"{title}, worker deaths", len(died), "deaths", limit.enforced_by, f"<= {MAX_DEATHS}", True),

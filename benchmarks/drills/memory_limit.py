@@ -21,7 +21,7 @@ WATCH_INTERVAL_S = 0.02
 
 
 class MemoryLimit:
-    """Limits each group of processes to ``max_mb`` in total, while the context lasts."""
+    """Limits processes to ``max_mb``, while the context lasts: together in a cgroup, or else each of them."""
 
     def __init__(self, name: str, max_mb: int, list_pids: Callable[[], Sequence[int]]) -> None:
         self._max_mb = max_mb
@@ -41,12 +41,15 @@ class MemoryLimit:
     def __exit__(self, *_: object) -> None:
         self._has_ended.set()
         self._thread.join()
-
-    def remove(self) -> None:
-        """Remove the group, once its processes have ended."""
         if self._folder is not None:
-            with suppress(OSError):
-                self._folder.rmdir()
+            self._remove_cgroup(self._folder)
+
+    def _remove_cgroup(self, folder: Path) -> None:
+        """Move the processes that still live out of the group, and remove it."""
+        for pid in (folder / "cgroup.procs").read_text().split():
+            with suppress(OSError):  # it has died
+                (folder.parent / "cgroup.procs").write_text(f"{pid}\n")
+        folder.rmdir()
 
     def _run(self) -> None:
         limited: set[int] = set()

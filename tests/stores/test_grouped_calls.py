@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import postgres_server
 import pytest
-from store_values import start_run
+from store_values import signal, start_run
 
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.grouped_calls import MAX_ITEMS, GroupedCalls, TurnCalls
 from holdfast.stores.operations import Op, OpResult, OpStatus, ReleaseRun
+from holdfast.stores.postgres import PgStore
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -130,6 +132,30 @@ async def test_a_store_gathers(tmp_path):
         assert len(await store.get_runs([f"run-{number}" for number in range(50)])) == 50
     finally:
         await store.close()
+
+
+async def test_signals_of_many_callers_share_a_transaction_on_postgres():
+    with postgres_server.database() as url:
+        store = PgStore(url)
+        await store.open()
+        written, write = 0, store.write
+
+        async def counted(*args, **kwargs):
+            nonlocal written
+            written += 1
+            return await write(*args, **kwargs)
+
+        store.write = counted
+        try:
+            run = await start_run(store)
+            signals = [signal(payload=b"%d" % number, dedup=f"{number % 40}") for number in range(50)]
+            answers = await asyncio.gather(*(store.commit([one]) for one in signals))
+            assert written == 2
+            assert [OpStatus.DUPLICATE in answer for answer in answers] == [False] * 40 + [True] * 10
+            [history] = await store.get_histories([run.key])
+            assert [one.payload for one in history.signals] == [b"%d" % number for number in range(40)]
+        finally:
+            await store.close()
 
 
 async def test_commits_of_one_turn_are_made_together_and_do_not_wait_for_those_of_an_earlier_one():

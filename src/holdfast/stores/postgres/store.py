@@ -26,7 +26,17 @@ from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.stores.clocks import DatabaseClock, monotonic
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.grouped_calls import GroupedCalls
-from holdfast.stores.operations import AppendRecord, FinishRun, Op, OpResult, OpStatus, Run, StartResult, StartRun
+from holdfast.stores.operations import (
+    AppendRecord,
+    FinishRun,
+    Op,
+    OpResult,
+    OpStatus,
+    Run,
+    SendSignal,
+    StartResult,
+    StartRun,
+)
 from holdfast.stores.postgres import run_reads
 from holdfast.stores.postgres.connection_pool import ConnectionPool
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
@@ -116,6 +126,8 @@ class PgStore(SqlStore):
         """When, in ``monotonic`` time, records with a usage are tried again without reading first."""
         self._run_reads = GroupedCalls(self._read_each_run)
         """Many callers that begin to wait for runs at once read them together."""
+        self._signal_commits = GroupedCalls(self._commit_and_notify)
+        """Signals of many callers share a transaction. An engine collects its operations itself."""
         self._change_event = asyncio.Event()
         self._change_reported_at = 0.0
         self._is_following = False
@@ -134,6 +146,7 @@ class PgStore(SqlStore):
             return
         self._change_event = asyncio.Event()  # these belong to the current loop
         self._run_reads = GroupedCalls(self._read_each_run)
+        self._signal_commits = GroupedCalls(self._commit_and_notify)
         self.notifier = Notifier(self.schema, self._notify)
         self._is_following = self._is_migrated = False
         self._schema_error = None
@@ -300,6 +313,11 @@ class PgStore(SqlStore):
         self.notifier.notify_all()
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
+        if len(ops) == 1 and isinstance(ops[0], SendSignal):
+            return await self._signal_commits.call(ops)
+        return await self._commit_and_notify(ops)
+
+    async def _commit_and_notify(self, ops: Sequence[Op]) -> list[OpResult]:
         answers = await self._commit_on_loop(ops)
         others = [op for op, answer in zip(ops, answers, strict=True) if answer is None]
         if others:

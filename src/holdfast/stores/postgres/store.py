@@ -33,6 +33,7 @@ from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.connections import close_on_error, connect, split_url
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.erasure import PgErasure
+from holdfast.stores.postgres.failover_check import FailoverCheck
 from holdfast.stores.postgres.migrations import check_compatible, migrate, read_compatible_from
 from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.step_transactions import PgStepTransactions
@@ -106,6 +107,7 @@ class PgStore(SqlStore):
         self._read_worker: ConnectionWorker | None = None
         self._client_readers: ConnectionPool | None = None
         self._worker_session: WorkerSession | None = None
+        self.failover_check = FailoverCheck()
         self._is_migrated = False
         self._schema_error: SchemaTooNew | None = None
         """Set when a newer Holdfast has migrated the schema: every operation raises it from then on."""
@@ -180,6 +182,7 @@ class PgStore(SqlStore):
             raise
         self.connect_s = min(self.connect_s, monotonic() - began_at)
         self._clock.sync(*connection.clock_sample)
+        self._claims.note_server(connection.server_started_at)
         if self._is_migrated:
             with close_on_error(connection, self.url):
                 self.check_schema(read_compatible_from(connection, self.schema))
@@ -189,6 +192,8 @@ class PgStore(SqlStore):
         database = self._connect()
         with close_on_error(database.connection, self.url):
             self._workers.lock_from_writer(database)
+        self.failover_check.note_server(database.connection.server_started_at)
+        database.failover_check = self.failover_check
         return database
 
     def check_schema(self, compatible_from: int) -> None:
@@ -313,6 +318,7 @@ class PgStore(SqlStore):
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
         await self._check_schema_if_due()
+        intact_keys = self.failover_check.intact_keys
         answers = await self._commit_on_loop(ops)
         others = [op for op, answer in zip(ops, answers, strict=True) if answer is None]
         if others:
@@ -320,6 +326,7 @@ class PgStore(SqlStore):
             answers = [next(remaining) if answer is None else answer for answer in answers]
         done = cast("list[OpResult]", answers)
         self.notifier.notify_commit(ops, done)
+        self.failover_check.track(ops, done, intact_keys)
         return done
 
     async def _commit_on_loop(self, ops: Sequence[Op]) -> list[OpResult | None]:

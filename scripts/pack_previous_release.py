@@ -34,11 +34,11 @@ def is_needed(path: PurePosixPath) -> bool:
 def pack(commit: str) -> Path:
     """Write the archive of a commit, and delete the others."""
     name = run_git("describe", "--tags", "--always", "--abbrev=8", commit).decode().strip()
-    source = tarfile.open(fileobj=io.BytesIO(run_git("archive", "--format=tar", commit, "src/holdfast")))
+    content = io.BytesIO(run_git("archive", "--format=tar", commit, "src/holdfast"))
     for earlier in FOLDER.glob("*.tar.xz"):
         earlier.unlink()
     target = FOLDER / f"holdfast-{name}.tar.xz"
-    with source, tarfile.open(target, "w:xz", preset=9) as archive:
+    with tarfile.open(fileobj=content) as source, tarfile.open(target, "w:xz", preset=9) as archive:
         for member in source:
             path = PurePosixPath(member.name).relative_to("src")
             if member.isfile() and is_needed(path.relative_to("holdfast")):

@@ -69,7 +69,7 @@ _PROBLEMS_BY_ERROR: Final[Mapping[type[errors.HoldfastError], tuple[int, str, st
     errors.SchemaTooNew: (
         503,
         "server-outdated",
-        "A newer release has migrated the store, and must replace this server",
+        "A newer release has migrated the store",
     ),
 }
 """Status, type, and title by error. An error without an entry has that of its nearest base class."""

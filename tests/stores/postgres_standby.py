@@ -168,6 +168,12 @@ class ReplicatedServers:
         statement = "SELECT sync_state FROM pg_stat_replication"
         wait_until_sync(lambda: self.primary.execute(statement) == [(state,)], f"the standby is {state}")
 
+    def wait_until_replicated(self) -> None:
+        """Wait until the standby has everything that has been committed so far."""
+        [(position,)] = self.primary.execute("SELECT pg_current_wal_lsn()::text")
+        statement = f"SELECT replay_lsn >= '{position}' FROM pg_stat_replication"
+        wait_until_sync(lambda: self.primary.execute(statement) == [(True,)], "the standby has caught up")
+
     def cut_replication(self) -> None:
         """What the primary commits from now on does not reach the standby."""
         self.standby.execute("ALTER SYSTEM SET primary_conninfo = ''")

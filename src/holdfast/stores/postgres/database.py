@@ -380,7 +380,7 @@ class PgDatabase(Database):
 
     def note_intact_journal(self, key: int) -> None:
         if self.failover_check is not None:
-            self.failover_check.intact_keys.add(key)
+            self.failover_check.note_intact(key)
 
     def _must_check_any(self, records: Sequence[Row], finishes: Sequence[FinishRun] = ()) -> bool:
         """Whether any of these runs must be checked before it is written to."""

@@ -22,7 +22,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.stores.operations import FinishRun, Op, OpResult, OpStatus, ParkRun, ReleaseRun, Run, StartResult
+from holdfast.stores.operations import (
+    AppendRecord,
+    FinishRun,
+    Op,
+    OpResult,
+    OpStatus,
+    ParkRun,
+    ReleaseRun,
+    Run,
+    StartResult,
+)
+
+_DONE = (OpStatus.DONE, OpStatus.DONE_NOTIFIED)
+_MAX_CLAIMS = 100_000
+"""Maximum number of runs to remember. Those that a worker has lost without writing to them again would stay."""
 
 
 class FailoverCheck:
@@ -51,6 +65,12 @@ class FailoverCheck:
         """Whether the claim of a run must be compared, and its next record must follow one that exists."""
         return self.is_needed and key not in self.intact_keys
 
+    def note_intact(self, key: int) -> None:
+        """The server has all records of a run, up to the one that is being appended."""
+        if len(self.intact_keys) >= _MAX_CLAIMS:
+            self.intact_keys.clear()  # they are checked again
+        self.intact_keys.add(key)
+
     def is_own_claim(self, key: int, run_id: str, owner: int | None) -> bool:
         """Whether a row with this id and owner is the run that is held. Deliveries of a server are not known here."""
         return self._claims.get(key, (run_id, owner)) == (run_id, owner)
@@ -60,10 +80,12 @@ class FailoverCheck:
     def track(self, ops: Sequence[Op], answers: Sequence[OpResult], intact_keys: set[int]) -> None:
         """Note which runs are held after a commit. ``intact_keys`` is what it was before the commit."""
         for op, answer in zip(ops, answers, strict=True):
+            if type(op) is AppendRecord:
+                continue
             if isinstance(answer, StartResult):
                 if answer.is_new and answer.run.owner is not None:
                     self.track_claimed([answer.run], intact_keys)
-            elif isinstance(op, FinishRun | ParkRun | ReleaseRun) and answer is not OpStatus.FENCED:
+            elif isinstance(op, FinishRun | ParkRun | ReleaseRun) and answer in _DONE:
                 self._claims.pop(op.key, None)
                 intact_keys.discard(op.key)
 
@@ -74,6 +96,10 @@ class FailoverCheck:
         memory may be further than the journal.
         """
         for run in runs:
+            if run.is_delivery:  # the next request about it may reach another server
+                continue
+            if len(self._claims) >= _MAX_CLAIMS:
+                del self._claims[next(iter(self._claims))]
             if run.key not in self._claims:
                 intact_keys.add(run.key)
             self._claims[run.key] = (run.id, run.owner)

@@ -16,7 +16,7 @@ from ledger import Snapshot, check_end
 
 from waits import wait_until_sync
 
-SLOTS = 6
+SLOTS, MANY_SLOTS = 6, 60
 """How many parcels a client has under way at once."""
 
 
@@ -51,7 +51,7 @@ def wait_until_at_work(world: World, workers: Sequence[App]) -> None:
     wait_until_sync(are_at_work, "all workers are at work", describe=world.describe)
 
 
-def wait_until_confirmed(world: World, client: App, event: str, count: int = SLOTS) -> None:
+def wait_until_confirmed(world: World, client: App, event: str, count: int = 6) -> None:
     """Wait until the client has been told this of that many more runs."""
     seen = len(read_confirmations([client])[event])
     wait_until_sync(

@@ -30,7 +30,12 @@ def servers(request: pytest.FixtureRequest) -> Iterator[ReplicatedServers]:
 
 
 @pytest.fixture
-def fleet(folder: Path, servers: ReplicatedServers) -> Iterator[PgWorld]:
+def fleet(
+    request: pytest.FixtureRequest, folder: Path, servers: ReplicatedServers, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PgWorld]:
+    """``--full-load``: with many runs at once."""
+    if request.config.getoption("--full-load"):
+        monkeypatch.setattr(fleets, "SLOTS", fleets.MANY_SLOTS)
     world = PgWorld(folder, servers.url)
     yield world
     world.clean_up()

@@ -40,8 +40,10 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def fleet(request: pytest.FixtureRequest, folder: Path) -> Iterator[World]:
-    """A world without tables: the first process makes them."""
+def fleet(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A world without tables: the first process makes them. ``--full-load``: with many runs at once."""
+    if request.config.getoption("--full-load"):
+        monkeypatch.setattr(fleets, "SLOTS", fleets.MANY_SLOTS)
     with postgres_server.database(empty=True) if request.param == "postgres" else nullcontext("") as url:
         world = PgWorld(folder, url) if url else World(folder)
         yield world

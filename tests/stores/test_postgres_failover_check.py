@@ -13,7 +13,7 @@ import psycopg
 import pytest_asyncio
 from postgres_faults import Pooler, Server
 from postgres_server import database
-from store_values import append, claim_run, commit_ops, finish, get_state, new_worker, start_run
+from store_values import append, claim_run, commit_ops, finish, get_state, new_worker, park, start_run
 
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
@@ -82,6 +82,18 @@ async def test_a_run_that_has_lost_a_record_is_released_instead_of_getting_a_gap
     assert worker is not None
     failover.run = await claim_run(failover.store, worker)
     assert await failover.append(2) is DONE
+
+
+async def test_a_run_that_wants_to_park_is_replayed_because_what_it_waits_for_may_be_lost(failover: Failover):
+    failover.lose("SELECT 1")
+    assert await failover.append(3) is DONE
+    assert await failover.store.commit([park(failover.run)]) == [DONE]
+    assert await get_state(failover.store, failover.run.id) is RunState.PENDING
+    worker = failover.run.owner
+    assert worker is not None
+    failover.run = await claim_run(failover.store, worker)
+    assert await failover.store.commit([park(failover.run)]) == [DONE]
+    assert await get_state(failover.store, failover.run.id) is RunState.WAITING
 
 
 @pytest.mark.parametrize(

@@ -378,6 +378,9 @@ class PgDatabase(Database):
     def is_own_claim(self, key: int, run_id: str, owner: int | None) -> bool:
         return self.failover_check is None or self.failover_check.is_own_claim(key, run_id, owner)
 
+    def must_replay(self, key: int) -> bool:
+        return self.failover_check is not None and key in self.failover_check.carried_keys
+
     def note_intact_journal(self, key: int) -> None:
         if self.failover_check is not None:
             self.failover_check.note_intact(key)

@@ -1,12 +1,14 @@
 """What a worker checks after a failover, because the database may lack commits that it had confirmed.
 
 With asynchronous replication, a standby that takes over may lack the primary's last commits. The workers have seen
-these commits, and hold runs that are further than the journals in the database. Two things must not happen:
+these commits, and hold runs that are further than the journals in the database. Three things must not happen:
 
 - **A journal with a gap.** A worker that simply continued would append records after missing ones, and the next replay
   of the run could not make sense of them. So once the server has changed, the first record of each held run is appended
   only if the record before it exists. If not, the worker loses the run, which is released in the same transaction:
   whoever claims it continues from what the database has, as after a crash.
+- **A wait for what is lost.** A run may wait for a child or an approval that the database does not know. So a run that has
+  been held since before the failover is released when it wants to park. It is replayed, and starts what is missing.
 - **Two holders of one run.** If the claim of a run was lost, another worker may claim it under the same epoch. And the
   sequence that numbers runs may have been set back, so the key of a lost run may belong to a new one. So the id and the
   owner of the run are compared, too.
@@ -48,6 +50,8 @@ class FailoverCheck:
         self._server_started_at: float | None = None
         self.is_needed = False
         """Whether the server has changed."""
+        self.carried_keys: set[int] = set()
+        """The keys of runs that have been held since before the server changed."""
         self.intact_keys: set[int] = set()
         """The keys of held runs of which the current server has all records. Another server has another set, so that
         what belongs to the one before can still be added there."""
@@ -58,6 +62,7 @@ class FailoverCheck:
         """The connection that writes is a new one."""
         if self._server_started_at not in (None, started_at):
             self.intact_keys = set()
+            self.carried_keys = set(self._claims)
             self.is_needed = True
         self._server_started_at = started_at
 
@@ -87,6 +92,7 @@ class FailoverCheck:
                     self.track_claimed([answer.run], intact_keys)
             elif isinstance(op, FinishRun | ParkRun | ReleaseRun) and answer in _DONE:
                 self._claims.pop(op.key, None)
+                self.carried_keys.discard(op.key)
                 intact_keys.discard(op.key)
 
     def track_claimed(self, runs: Iterable[Run], intact_keys: set[int]) -> None:

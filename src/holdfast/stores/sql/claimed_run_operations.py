@@ -57,7 +57,7 @@ class ClaimedRunOperations(Transaction):
         return OpStatus.DONE
 
     def _release_incomplete(self, run: FencedRun) -> None:
-        """The database has lost records of this run: another claim continues from what is left."""
+        """The database may have lost something of this run: another claim continues from what is left."""
         self._buffer_write("runs", self._sql.RELEASE_RUN, run.key, (self._now, run.key))
         self.release_reservations(run.key)
         run.state = RunState.PENDING
@@ -92,6 +92,9 @@ class ClaimedRunOperations(Transaction):
         return self._get_record_epoch(key, seq) is not None
 
     def _park_run(self, run: FencedRun, op: ParkRun, *, has_unread: bool) -> None:
+        if not op.is_pause and self._db.must_replay(run.key):
+            self._release_incomplete(run)
+            return
         ready = None if op.wake_at is None or run.is_paused else int(ReadyState.TIMER)
         by_holder = 1 if has_unread and not run.is_delivery else 0
         self._buffer_write("runs", self._sql.PARK_RUN, op.key, (ready, op.wake_at, op.waits_for, by_holder, op.key))

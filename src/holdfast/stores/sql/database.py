@@ -117,6 +117,10 @@ class Database(ABC):
         """Whether a row with this id and owner is the run that is held."""
         return True
 
+    def must_replay(self, key: int) -> bool:
+        """Whether the database may lack what a held run waits for, such as a child."""
+        return False
+
     def note_intact_journal(self, key: int) -> None:  # noqa: B027 - only for databases that fail over
         """The database lacks no record of this run."""
 

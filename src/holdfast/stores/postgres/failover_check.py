@@ -7,8 +7,8 @@ these commits, and hold runs that are further than the journals in the database.
   of the run could not make sense of them. So once the server has changed, the first record of each held run is appended
   only if the record before it exists. If not, the worker loses the run, which is released in the same transaction:
   whoever claims it continues from what the database has, as after a crash.
-- **A wait for what is lost.** A run may wait for a child or an approval that the database does not know. So a run that has
-  been held since before the failover is released when it wants to park. It is replayed, and starts what is missing.
+- **A wait for what is lost.** A run may wait for a child or an approval that the database does not know. So a run that
+  has been held since before the failover is released when it wants to park. It is replayed, and starts what is missing.
 - **Two holders of one run.** If the claim of a run was lost, another worker may claim it under the same epoch. And the
   sequence that numbers runs may have been set back, so the key of a lost run may belong to a new one. So the id and the
   owner of the run are compared, too.

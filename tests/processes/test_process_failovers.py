@@ -112,7 +112,7 @@ def test_after_an_asynchronous_failover_runs_continue_from_what_is_left(fleet: P
             continue
         assert journal.state == "completed", f"{run}: {journal.state} {journal.error}"
         if run.startswith("parcel-"):
-            fleets.check_result(run, journal.output, may_be_unknown=False)
+            fleets.check_result(run, journal.output, may_be_unknown=True)
     repeated = {line.key for line in end.lines[:seen]} & {line.key for line in end.lines[seen:]}
     assert repeated, "steps whose records were lost are executed again"
     for run, journal in kept.items():

@@ -27,12 +27,15 @@ T = TypeVar("T")
 A = TypeVar("A", bound="App")
 
 HERE = Path(__file__).parent
+LIBRARY = Path(holdfast.__file__).parents[1]
 TIMEOUT_S = 60.0
 """How long a test waits for something that takes a fraction of a second on a quiet machine."""
 
 
 def _choose_imports(command: list[str], environment: dict[str, str]) -> tuple[str, ...]:
-    """What a process needs of the library."""
+    """What a process needs of the library, or nothing if it has another one."""
+    if environment.get("PYTHONPATH", str(LIBRARY)).split(os.pathsep)[0] != str(LIBRARY):
+        return ()
     if environment.get("HOLDFAST_URL", "").startswith("postgresql:"):
         return forked_python.POSTGRES
     return forked_python.SERVER if "serve" in command or "http_server.py" in command[-1] else forked_python.LIBRARY
@@ -201,7 +204,7 @@ class World:
         """Start Python with these arguments; ``settings`` go into its environment."""
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")},
-            "PYTHONPATH": os.pathsep.join([str(Path(holdfast.__file__).parents[1]), str(HERE)]),
+            "PYTHONPATH": os.pathsep.join([str(LIBRARY), str(HERE)]),
             "HOLDFAST_URL": self.url,
             "LEDGER": str(self.folder / "ledger"),
             "GATES": str(self.folder),

@@ -27,9 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.stores.sql.tables import BASELINE
-from holdfast.stores.sqlite.connections import render_sqlite
-
 STEP, TIMER, SIGNAL, CHILD, COMPENSATION, CANCEL, PATCH = 1, 2, 3, 5, 7, 8, 10
 """``RecordKind`` as it is stored."""
 ENDED = ("completed", "failed", "cancelled", "dead")
@@ -191,6 +188,10 @@ def _connect(database: Path) -> sqlite3.Connection:
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'workflows'").fetchone():
             return connection
         connection.close()
+    # Not at the top of the module: apps of an earlier release import it, too.
+    from holdfast.stores.sql.tables import BASELINE
+    from holdfast.stores.sqlite.connections import render_sqlite
+
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.executescript(render_sqlite(BASELINE))
     return connection

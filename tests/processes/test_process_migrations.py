@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 from contextlib import closing
 
+import fleets
 import psycopg
 from app_processes import App, World
 from ledger import check_end
@@ -14,8 +16,12 @@ from waits import wait_until_sync
 
 ON_POSTGRES = (
     "test_a_worker_that_is_too_old_for_a_migration_stops_and_says_why",
+    "test_an_idle_worker_that_is_too_old_for_a_migration_stops_soon",
+    "test_a_client_that_is_too_old_for_a_migration_stops_waiting_and_says_why",
     "test_a_worker_goes_on_after_a_migration_that_only_adds",
 )
+SOON_S = 30.0
+"""Less than the minute after which a worker checks what it holds in any case."""
 NEWER = 1000
 """The version that a newer Holdfast has brought the schema to."""
 
@@ -54,6 +60,26 @@ def test_a_worker_that_is_too_old_for_a_migration_stops_and_says_why(world: Worl
     assert world.wait_for_end(run).output == ["x before", "x", "x after"]
     assert [line.pid for line in world.lines("hold", "finish", run=run)] == [new.pid]
     check_end(world.snapshot(), killed=[old.pid])
+
+
+def test_an_idle_worker_that_is_too_old_for_a_migration_stops_soon(world: World):
+    worker = world.worker()
+    migrate(world, compatible_from=NEWER)
+    wait_until_sync(lambda: worker.exit_code is not None, "it ends", timeout_s=SOON_S, describe=world.describe)
+    assert worker.exit_code == 1
+    assert "SchemaTooNew" in worker.stderr_messages.splitlines()[-1]
+
+
+def test_a_client_that_is_too_old_for_a_migration_stops_waiting_and_says_why(world: World):
+    worker = fleets.start_worker(world)  # makes the workflows known
+    worker.send(signal.SIGTERM)
+    worker.ends()
+    client = fleets.start_client(world, "x")
+    fleets.wait_until_confirmed(world, client, "signaled")
+    migrate(world, compatible_from=NEWER)
+    ends(world, client)
+    assert client.exit_code == 1
+    assert "SchemaTooNew" in client.stderr_messages.splitlines()[-1]
 
 
 def test_a_worker_goes_on_after_a_migration_that_only_adds(world: World):

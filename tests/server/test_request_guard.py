@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from asgi_server import AsgiServer, running_server
 
-from holdfast.errors import RunNotFound, StoreError, StoreUnavailable
+from holdfast.errors import RunNotFound, SchemaTooNew, StoreError, StoreUnavailable
 from holdfast.server.app import App, Settings
 from holdfast.server.calls import Call
 from holdfast.server.http.json_scanner import JsonLimitExceeded, check_json
@@ -212,6 +212,7 @@ async def test_responses_forbid_caching_and_embedding():
     ("error", "status", "type"),
     [
         (StoreUnavailable("postgresql://user:hunter2@db/x is gone"), 503, "store-unavailable"),
+        (SchemaTooNew("a newer Holdfast has migrated postgresql://user:hunter2@db/x"), 503, "server-outdated"),
         (StoreError("postgresql://user:hunter2@db/x has no table"), 500, "server-error"),
         (ZeroDivisionError("hunter2"), 500, "server-error"),
     ],

@@ -109,6 +109,16 @@ def test_what_is_shared_is_noticed_in_the_middle_of_a_transaction(client: Callab
 
 
 @pytest.mark.asyncio
+async def test_a_query_of_the_event_loop_survives_that_another_client_has_prepared_it(unrecognized: str):
+    stores = [PgStore(unrecognized, poll_interval_s=0.0) for _ in range(2)]
+    for store in stores:
+        await store.open()
+    assert [await store.query(lambda db: (ADD, (1,))) for store in stores * 2] == [[(2,)]] * 4
+    for store in stores:
+        await store.close()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("how", ["pooled", "unrecognized"])
 async def test_two_stores_work_through_a_pooler(how: str, request: pytest.FixtureRequest):
     url = request.getfixturevalue(how)

@@ -19,8 +19,8 @@ from postgres_server import database
 
 from holdfast.errors import StoreError, StoreUnavailable, UsageError
 from holdfast.stores.postgres import worker_session
-from holdfast.stores.postgres.connections import Connection, connect
-from holdfast.stores.postgres.worker_session import SERVER_STARTED_AT, WorkerSession
+from holdfast.stores.postgres.connections import SERVER_STARTED_AT, Connection, connect
+from holdfast.stores.postgres.worker_session import WorkerSession
 from holdfast.stores.urls import redact_url
 from waits import wait_until
 

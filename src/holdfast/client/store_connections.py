@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from typing_extensions import override
 
 from holdfast.background_tasks import keep_running
-from holdfast.errors import StoreError, StoreNotFound, UsageError
+from holdfast.errors import SchemaTooNew, StoreError, StoreNotFound, UsageError
 from holdfast.services.store_provider import POLL_INTERVAL_S, StoreProvider
 from holdfast.stores.change_feed import ChangeFeed, Subscription
 from holdfast.stores.contract import Store
@@ -181,6 +181,10 @@ class StoreConnection(StoreProvider):
                 if await store.wait_for_change(POLL_INTERVAL_S):
                     self._change_feed.notify_all()
                 is_failing = False
+            except SchemaTooNew as error:  # for good: this process has to be replaced
+                self._arrivals.fail_all(error)
+                self._change_feed.notify_all(error)
+                return
             except StoreError as error:
                 if not is_failing:
                     log.warning("the store cannot be read; calls that wait for a run keep waiting: %s", error)

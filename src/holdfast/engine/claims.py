@@ -4,7 +4,8 @@
 run is then held by a worker that does not know of it. No other worker takes it while that worker lives, and the store
 does not report it, because it reports only what *others* write. So after each such failure, the worker checks which
 runs the store says it holds: once at once, and once after a lease, in case the request was only delayed. It releases
-those that it does not know. The same check is made every ``UNACKNOWLEDGED_CHECK_INTERVAL_S`` seconds in any case: a run
+those that it does not know. It does the same after a failover of the database, which may have lost the ends of runs.
+The same check is made every ``UNACKNOWLEDGED_CHECK_INTERVAL_S`` seconds in any case: a run
 must never stay with a live worker that does not work on it.
 """
 
@@ -80,6 +81,8 @@ class Claims:
         self._signal_cursor = 0
         self._check_times: list[float] = []
         """When (monotonic) to check for runs that this worker may hold without knowing."""
+        self._server_change_count = 0
+        """The store's count at the last check."""
         self._next_check_at = host.clock.monotonic() + UNACKNOWLEDGED_CHECK_INTERVAL_S
         """When (monotonic) to check in any case."""
         self.is_starved = False
@@ -301,10 +304,18 @@ class Claims:
 
     def is_check_due(self) -> bool:
         """Whether it is time to check for runs that this worker may hold without knowing."""
-        return min((self._next_check_at, *self._check_times)) <= self._host.clock.monotonic()
+        is_time = min((self._next_check_at, *self._check_times)) <= self._host.clock.monotonic()
+        return is_time or self._has_server_changed()
+
+    def _has_server_changed(self) -> bool:
+        return self._server_change_count != self._host.store.claims.server_change_count
 
     async def release_unacknowledged(self) -> None:
         """If it is time to check, release the runs that this worker holds and does not know."""
+        if self._has_server_changed():
+            self._server_change_count = self._host.store.claims.server_change_count
+            self._signal_cursor = 0  # the numbers of transactions may have been set back
+            self.note_unacknowledged()
         if not self.is_check_due():
             return
         from holdfast.stores.encrypted import unwrap_store  # only here: most programs encrypt nothing

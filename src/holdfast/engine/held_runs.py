@@ -89,6 +89,7 @@ class HeldRuns:
         run = held_run.run
         if self.drivers.get(run.key) is held_run:
             del self.drivers[run.key]
+        if self.drivers_by_run_id.get(run.id) is held_run:  # a run that the database lost may have been started again
             del self.drivers_by_run_id[run.id]
 
     def _start_driver(self, driver: Driver, history: History) -> None:

@@ -66,6 +66,11 @@ _PROBLEMS_BY_ERROR: Final[Mapping[type[errors.HoldfastError], tuple[int, str, st
     errors.CodecError: (422, "bad-value", "A value cannot be recorded"),
     errors.StoreUnavailable: (503, "store-unavailable", "The store cannot be reached at the moment"),
     errors.StoreReadOnly: (503, "store-read-only", "The store cannot be written"),
+    errors.SchemaTooNew: (
+        503,
+        "server-outdated",
+        "A newer release has migrated the store",
+    ),
 }
 """Status, type, and title by error. An error without an entry has that of its nearest base class."""
 _ERROR_FIELDS = ("run_id", "approval_id", "state", "error", "needs_run_again")

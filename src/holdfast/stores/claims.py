@@ -75,6 +75,8 @@ class Claims(ABC):
 
     appends_events = False
     """Whether ``claim_each`` appends an event to each run that it claims, in the same transaction."""
+    server_change_count = 0
+    """How often another server has taken over, which may lack commits that the one before had confirmed."""
 
     @abstractmethod
     async def claim(

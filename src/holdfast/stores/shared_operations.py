@@ -99,6 +99,8 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
             return OpStatus.FENCED
         if not rules.can_write(run.state, run.epoch, op.epoch):
             return OpStatus.DONE_NOTIFIED if rules.is_finish_repeat(run.state, run.epoch, op) else OpStatus.FENCED
+        if self._get_claimed(op.key, op.epoch) is None:
+            return OpStatus.FENCED
         if run.cancel_state != CancelState.NONE and op.respect_cancel:
             return OpStatus.REFUSED if run.cancel_state == CancelState.REQUESTED else OpStatus.FENCED
         return OpStatus.DONE_NOTIFIED if self._finish_run(run, op) else OpStatus.DONE
@@ -109,6 +111,8 @@ class SharedOperations(RowAccess[RowT, AccountsT]):
             return OpStatus.FENCED
         if not rules.can_write(run.state, run.epoch, op.epoch):
             return OpStatus.DONE if rules.is_park_repeat(run.state, run.epoch, op.epoch) else OpStatus.FENCED
+        if self._get_claimed(op.key, op.epoch) is None:
+            return OpStatus.FENCED
         if op.next_seq is not None and self._has_record(op.key, op.next_seq):
             return OpStatus.FENCED
         if run.cancel_state == CancelState.REQUESTED or (op.is_pause and not self._is_paused(run)):

@@ -49,6 +49,7 @@ ERRORS_BY_TYPE: Final[Mapping[str, type[HoldfastError]]] = {
     "undecryptable-value": errors.UndecryptableValue,
     "store-unavailable": errors.StoreUnavailable,
     "store-read-only": errors.StoreReadOnly,
+    "server-outdated": errors.StoreUnavailable,  # another server may be a newer one
 }
 """The exception for each type of problem."""
 

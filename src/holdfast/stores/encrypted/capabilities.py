@@ -56,6 +56,10 @@ class EncryptedClaims(_EncryptedCapability[Claims], Claims):
     def appends_events(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._inner.appends_events
 
+    @property
+    def server_change_count(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._inner.server_change_count
+
     async def claim_each(
         self,
         workers: Sequence[int],

@@ -13,7 +13,8 @@ does it, which can wait to connect and for its turn.
 A connection is made when it is first needed. If it has broken meanwhile, for example because the server was restarted,
 this is noticed before it gets any work, and it is replaced. If it breaks in the middle, ``StoreUnavailable`` is raised,
 since only the caller knows what to repeat; commits are harmless to repeat. There are pauses between attempts to
-connect, so that processes do not storm a server that is just coming up.
+connect, so that processes do not storm a server that is just coming up. A server that refuses a write is left as well:
+it may have been demoted, and the next connection finds the new primary.
 
 A forked child would keep the session open after this process dies, and with it the locks that show others this process
 is alive. So a child drops everything that it inherits, without a message to the server.
@@ -42,7 +43,7 @@ from psycopg.waiting import Ready, Wait
 from holdfast.errors import SchemaTooNew, StoreError, StoreLocked, StoreUnavailable, UsageError
 from holdfast.stores.postgres.connections import LOCK_TIMEOUT_S, Connection
 from holdfast.stores.postgres.database import PgDatabase
-from holdfast.stores.postgres.errors import is_conflict, is_connection_lost, translate_error
+from holdfast.stores.postgres.errors import is_conflict, is_connection_lost, is_write_refused, translate_error
 from holdfast.stores.postgres.pipeline import SocketGenerator
 from holdfast.stores.sql.database import WriteConflict
 
@@ -118,7 +119,7 @@ class ReconnectingConnection:
         database = self._database
         if database is None:
             return
-        if not (database.connection.closed or is_connection_lost(error)):
+        if not (database.connection.closed or is_connection_lost(error) or is_write_refused(error)):
             try:
                 database.roll_back()
             except psycopg.Error:
@@ -444,9 +445,10 @@ def _resolve_future(future: asyncio.Future[Any], result: Any, error: BaseExcepti
 def _is_alive(connection: Connection) -> bool:
     """Whether the server has not closed the connection, as far as this can be told without a query.
 
-    Before it closes, the server says why: that message is read first, and only then the end.
+    Before it closes, the server says why: that message is read first, and only then the end. If there are other
+    servers, one that refuses writes counts as closed: another one has probably been promoted.
     """
-    if connection.closed:
+    if connection.closed or connection.should_leave:
         return False
     try:
         connection.pgconn.consume_input()

@@ -33,7 +33,7 @@ from holdfast.errors import StoreReadOnly, StoreSchemaError, UsageError
 from holdfast.stores.clocks import monotonic
 from holdfast.stores.postgres import adapters
 from holdfast.stores.postgres.dialect import PLANNER_SETTINGS
-from holdfast.stores.postgres.errors import to_store_error
+from holdfast.stores.postgres.errors import SERVER_CHANGED, to_store_error
 from holdfast.stores.urls import REDACTED, find_password, find_secrets, redact_url, split_namespace
 
 MIN_SERVER_VERSION = 14
@@ -42,6 +42,12 @@ LOCK_TIMEOUT_S = 5.0
 """Seconds to wait for a row that another session has locked."""
 IDLE_TRANSACTION_TIMEOUT_S = 4.0
 """Seconds that a session may stay idle in a transaction; then the server ends it."""
+
+SERVER_STARTED_AT = (
+    "extract(epoch FROM greatest(pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_bgwriter)))::float8"
+)
+"""When the server last began with no sessions. Compare it for equality only: another server may have started
+earlier."""
 
 _CONNECT_TIMEOUT_S = 10
 _KEEPALIVE_OPTIONS = {
@@ -56,7 +62,8 @@ _SCHEMES = ("postgresql", "postgres")
 _SELECT_SERVER_INFO = (
     "SELECT pg_backend_pid(), current_setting('server_version_num')::int, current_setting('server_version'), "
     "current_setting('server_encoding'), current_setting('synchronous_commit'), pg_is_in_recovery(), "
-    "current_setting('default_transaction_read_only') = 'on', extract(epoch FROM clock_timestamp())::float8"
+    "current_setting('default_transaction_read_only') = 'on', extract(epoch FROM clock_timestamp())::float8, "
+    f"{SERVER_STARTED_AT}"
 )
 
 
@@ -69,8 +76,12 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """Its URL, with secrets."""
     pooled_settings_sql: str = ""
     """The value of ``settings_sql`` behind a pooler."""
+    has_alternatives: bool = False
+    """Whether the URL names several servers."""
     is_pooler_detected: bool = False
     """Whether connecting showed that there is a pooler."""
+    server_started_at: float = 0.0
+    """The value of ``SERVER_STARTED_AT``."""
     clock_sample: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """The arguments of ``clocks.DatabaseClock.sync``, from when the connection was made."""
 
@@ -84,11 +95,22 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """The first statement of every transaction if ``is_pooled``; otherwise empty."""
         return self.pooled_settings_sql if self.is_pooled else ""
 
+    @property
+    def should_leave(self) -> bool:
+        """Whether the server refuses writes, and another one may accept them. Servers report this from version 14 on.
+
+        A connection that only reads would otherwise stay with a primary that was demoted without a restart.
+        """
+        if not self.has_alternatives:
+            return False
+        return any(self.pgconn.parameter_status(name) == b"on" for name in _READ_ONLY_PARAMETERS)
+
     def treat_as_pooled(self) -> None:
         """Rely on nothing in a session from now on, because other clients share it."""
         _shared_session_urls.add(self.url)
 
 
+_READ_ONLY_PARAMETERS = (b"default_transaction_read_only", b"in_hot_standby")
 _shared_session_urls: set[str] = set()
 
 
@@ -120,6 +142,7 @@ def connect(
     with close_on_error(connection, display_url):
         adapters.register_adapters(connection)
         connection.display_url, connection.url = display_url, url
+        connection.has_alternatives = _has_several_hosts(parameters)
         _set_up(connection, _make_settings(durable, idle_timeout_s, lock_timeout_s))
     return connection
 
@@ -179,9 +202,13 @@ def _make_parameters(conninfo: str, url: str, application_name: str) -> dict[str
         "application_name": application_name,
         **_KEEPALIVE_OPTIONS,
     }
-    if "," in str(given.get("host", "")) + str(given.get("hostaddr", "")):
+    if _has_several_hosts(given):
         defaults["target_session_attrs"] = "read-write"  # choose the server that is not a standby
     return {**defaults, **given, "client_encoding": "UTF8"}
+
+
+def _has_several_hosts(parameters: dict[str, Any]) -> bool:
+    return "," in str(parameters.get("host", "")) + str(parameters.get("hostaddr", ""))
 
 
 def _redact(text: str, url: str) -> str:
@@ -208,7 +235,7 @@ def _set_up(connection: Connection, settings: dict[str, str]) -> None:
     sent_at = monotonic()
     row = connection.execute(_SELECT_SERVER_INFO).fetchone()
     assert row is not None
-    pid, number, version, encoding, synchronous, is_standby, is_read_only, clock = row
+    pid, number, version, encoding, synchronous, is_standby, is_read_only, clock, connection.server_started_at = row
     connection.clock_sample = (clock, sent_at, monotonic())
     display_url = connection.display_url
     if number < MIN_SERVER_VERSION * 10_000:
@@ -233,7 +260,11 @@ def _set_up(connection: Connection, settings: dict[str, str]) -> None:
     if synchronous == "off":
         settings.setdefault("synchronous_commit", "on")  # else a commit could be lost after it was reported
     # In a shared session, the setting of a connection that is not durable may be found by one that is.
-    connection.pooled_settings_sql = _make_set_config({"synchronous_commit": synchronous, **settings}, is_local=True)
+    connection.pooled_settings_sql = (
+        _make_set_config({"synchronous_commit": synchronous, **settings}, is_local=True)
+        + f", CASE WHEN {SERVER_STARTED_AT} = {connection.server_started_at!r}::float8 THEN '' "
+        f"ELSE current_setting('{SERVER_CHANGED}') END"
+    )
     connection.is_pooler_detected = connection.info.backend_pid != pid
     if not connection.is_pooled:
         connection.execute(_make_set_config(settings, is_local=False).encode())

@@ -23,6 +23,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -30,10 +31,12 @@ from psycopg.errors import UniqueViolation
 from psycopg.pq import TransactionStatus
 
 from holdfast.stores.memories import Memory, MemoryChange
+from holdfast.stores.operations import FinishRun
 from holdfast.stores.postgres import memories, text_patterns
 from holdfast.stores.postgres.adapters import FloatArray, IntArray, TextArray
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.dialect import BulkLookup, BulkStatement
+from holdfast.stores.postgres.failover_check import FailoverCheck
 from holdfast.stores.postgres.pipeline import BoundStatement, Pipeline, Result, SocketGenerator, StalePreparedStatements
 from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.sql.batch import PlainOps
@@ -93,6 +96,8 @@ class PgDatabase(Database):
         """How many memories and words the transaction adds."""
         self._pipeline = Pipeline(connection)
         self._planned_at = time.monotonic()
+        self.failover_check: FailoverCheck | None = None
+        """For the connection that writes to held runs."""
         self.lock_timeout_s: float | None = None
         """Seconds that a transaction waits for a locked row, instead of the connection's usual limit."""
 
@@ -294,8 +299,8 @@ class PgDatabase(Database):
         return self._flush(first=BoundStatement(self.sql.FENCES, values)).load_rows()
 
     def append_fenced(self, rows: Sequence[Row], usages: Sequence[Row] = ()) -> bool:
-        if usages:
-            return False  # ``commit_nonblocking`` has tried it
+        if usages or self._must_check_any(rows):
+            return False  # ``commit_nonblocking`` has tried usages
         try:
             return self._run_in_own_transaction(self._make_append(rows)).row_count == len(rows)
         except WriteConflict:
@@ -306,7 +311,7 @@ class PgDatabase(Database):
 
         ``None``: this takes more than one round trip.
         """
-        if self.connection.is_pooled or self._has_old_plans():
+        if self.connection.is_pooled or self._has_old_plans() or self._must_check_any(plain.records, plain.finishes):
             return None
         return self._run_plain(plain, now)
 
@@ -338,14 +343,17 @@ class PgDatabase(Database):
         has_records = not records or results[1 if finishes else 0].row_count == len(records)
         return PlainCommit(has_records, finished, started)
 
-    def query_nonblocking(self, statement: str, values: Values) -> SocketGenerator[list[Row]] | None:
+    def query_nonblocking(self, statement: str, values: Values) -> SocketGenerator[list[Row] | None] | None:
         """Do what ``query`` does, for a caller that waits for the socket. ``None``: this takes more."""
         if self.connection.is_pooled or self._has_old_plans():
             return None
         return self._query_on_loop(BoundStatement(statement, values))
 
-    def _query_on_loop(self, statement: BoundStatement) -> SocketGenerator[list[Row]]:
-        [result] = yield from self._pipeline.run_nonblocking([statement])
+    def _query_on_loop(self, statement: BoundStatement) -> SocketGenerator[list[Row] | None]:
+        try:
+            [result] = yield from self._pipeline.run_nonblocking([statement])
+        except StalePreparedStatements:
+            return None
         return result.load_rows()
 
     def _make_append(self, rows: Sequence[Row], usages: Sequence[Row] = ()) -> BoundStatement:
@@ -361,6 +369,31 @@ class PgDatabase(Database):
         add_usage = cast(BulkStatement, self.sql.ADD_DAILY_USAGE)
         columns = _rows_to_columns((*add_usage.array_types, FloatArray), usages)
         return BoundStatement(self.sql.APPEND_USED, (*values, *columns))
+
+    # Lost commits
+
+    def must_check_claim(self, key: int) -> bool:
+        return self.failover_check is not None and self.failover_check.must_check(key)
+
+    def is_own_claim(self, key: int, run_id: str, owner: int | None) -> bool:
+        return self.failover_check is None or self.failover_check.is_own_claim(key, run_id, owner)
+
+    def must_replay(self, key: int) -> bool:
+        return self.failover_check is not None and key in self.failover_check.carried_keys
+
+    def note_intact_journal(self, key: int) -> None:
+        if self.failover_check is not None:
+            self.failover_check.note_intact(key)
+
+    def _must_check_any(self, records: Sequence[Row], finishes: Sequence[FinishRun] = ()) -> bool:
+        """Whether any of these runs must be checked before it is written to."""
+        check = self.failover_check
+        if check is None or not check.is_needed:
+            return False
+        keys = chain((row[0] for row in records), (op.key for op in finishes))
+        return any(map(check.must_check, keys))
+
+    # Keys, claims, and locks
 
     def prefetch_keys(self, count: int) -> None:
         self._pending_locks.append((BoundStatement(self.sql.ALLOCATE_KEYS, (count,)), self._cache_keys))

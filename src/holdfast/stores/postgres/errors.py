@@ -18,7 +18,7 @@ from psycopg import (
     OperationalError,
     ProgrammingError,
 )
-from psycopg.errors import IdleInTransactionSessionTimeout, TransactionTimeout
+from psycopg.errors import IdleInTransactionSessionTimeout, TransactionTimeout, UndefinedObject
 
 from holdfast.errors import (
     StoreCorrupt,
@@ -30,12 +30,16 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 
+SERVER_CHANGED = "holdfast.server_has_changed"
+"""The name of a setting that does not exist. A pooler keeps a connection when its server is replaced by another one.
+Then the first statement of each transaction fails with an error that names this setting."""
 _CONFLICT_CODES = ("40P01", "40001")
 _SESSION_END_CODES = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "25P04")
 _SCHEMA_CODES = ("42P01", "42703", "3F000")
 _PERMISSION_CODE = "42501"
 _AUTH_CODES = ("28000", "28P01")
 _AUTH_PHRASES = ("authentication failed", "no pg_hba.conf entry", "no password supplied", "is not permitted to log in")
+_READ_ONLY_CODE = "25006"
 _NO_DATABASE_CODES = ("3D000",)
 _CONNECTION_LIMIT_CODES = ("53300",)
 _CONNECTION_LIMIT_PHRASES = (
@@ -52,10 +56,17 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def is_connection_lost(error: BaseException) -> bool:
-    """Whether the connection is lost, or the server says that it is about to close it."""
+    """Whether the connection is lost or is about to be, or a pooler now leads it to another server."""
+    if isinstance(error, UndefinedObject):
+        return SERVER_CHANGED in str(error)
     if not isinstance(error, OperationalError | InterfaceError | IdleInTransactionSessionTimeout | TransactionTimeout):
         return False
     return error.sqlstate is None or error.sqlstate.startswith(_SESSION_END_CODES)  # libpq itself has no codes
+
+
+def is_write_refused(error: BaseException) -> bool:
+    """Whether the server accepts no writes: a standby, or a primary that was demoted."""
+    return isinstance(error, Error) and error.sqlstate == _READ_ONLY_CODE
 
 
 def is_outcome_unknown(error: BaseException) -> bool:
@@ -86,7 +97,7 @@ def to_store_error(error: Error, database: str) -> StoreError:
             f"{database}: the server has no room left ({text}). Free space on its disk; nothing that was recorded is "
             f"lost, and runs go on by themselves."
         )
-    if code == "25006":
+    if code == _READ_ONLY_CODE:
         return StoreReadOnly(
             f"{database} does not let this session write ({text}). Either it is a standby (point HOLDFAST_URL at the "
             f"primary, or name all servers: postgresql://one,two/database), or default_transaction_read_only is set "
@@ -148,7 +159,8 @@ def _is_misuse(error: Error) -> bool:
     if isinstance(error, InterfaceError):
         return "closed" not in str(error)
     if isinstance(error, ProgrammingError):
-        return error.sqlstate not in (*_SCHEMA_CODES, *_NO_DATABASE_CODES, _PERMISSION_CODE)
+        is_known = error.sqlstate in (*_SCHEMA_CODES, *_NO_DATABASE_CODES, _PERMISSION_CODE)
+        return not is_known and not is_connection_lost(error)
     return isinstance(error, IntegrityError | DataError | NotSupportedError)
 
 

@@ -43,6 +43,7 @@ from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.connections import close_on_error, connect, split_url
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.erasure import PgErasure
+from holdfast.stores.postgres.failover_check import FailoverCheck
 from holdfast.stores.postgres.migrations import check_compatible, migrate, read_compatible_from
 from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.step_transactions import PgStepTransactions
@@ -65,6 +66,9 @@ FOLLOW_POLL_INTERVAL_S = 0.25
 """Seconds between two reads of a follower of runs while notifications do not arrive."""
 FOLLOW_FALLBACK_S = 5.0
 """Seconds after which a follower of runs reads again without a notification."""
+SCHEMA_CHECK_INTERVAL_S = 1.0
+"""Seconds after which a process that writes or waits checks whether a newer Holdfast has migrated the schema. The polls
+of a worker do that anyway."""
 MAX_LOOP_OPS = 500
 """Maximum number of operations to send from the event loop; encoding more would block it for too long."""
 MAX_LOOP_BYTES = 1_000_000
@@ -113,9 +117,12 @@ class PgStore(SqlStore):
         self._read_worker: ConnectionWorker | None = None
         self._client_readers: ConnectionPool | None = None
         self._worker_session: WorkerSession | None = None
+        self.failover_check = FailoverCheck()
         self._is_migrated = False
         self._schema_error: SchemaTooNew | None = None
         """Set when a newer Holdfast has migrated the schema: every operation raises it from then on."""
+        self._schema_checked_at = float("-inf")
+        """When the version of the schema was last checked, in ``monotonic`` time."""
         self.cut_off_at = float("-inf")
         """When this process last could not connect, or lost the worker session, in ``monotonic`` time."""
         self.connect_s = float("inf")
@@ -188,6 +195,7 @@ class PgStore(SqlStore):
             raise
         self.connect_s = min(self.connect_s, monotonic() - began_at)
         self._clock.sync(*connection.clock_sample)
+        self._claims.note_server(connection.server_started_at)
         if self._is_migrated:
             with close_on_error(connection, self.url):
                 self.check_schema(read_compatible_from(connection, self.schema))
@@ -197,15 +205,24 @@ class PgStore(SqlStore):
         database = self._connect()
         with close_on_error(database.connection, self.url):
             self._workers.lock_from_writer(database)
+        self.failover_check.note_server(database.connection.server_started_at)
+        database.failover_check = self.failover_check
         return database
 
     def check_schema(self, compatible_from: int) -> None:
         """Refuse all operations from now on if a newer Holdfast has migrated the schema."""
+        self._schema_checked_at = monotonic()
         try:
             check_compatible(self.schema, compatible_from)
         except SchemaTooNew as error:
             self._schema_error = error
             raise
+
+    async def _check_schema_if_due(self) -> None:
+        """Check the schema of a process without a worker: it has no polls."""
+        if monotonic() >= self._schema_checked_at + SCHEMA_CHECK_INTERVAL_S:
+            self._schema_checked_at = monotonic()  # for those who come meanwhile, and if this fails
+            self.check_schema(await self._read(lambda db: read_compatible_from(db.connection, self.schema)))
 
     def _notify(self, channel: str) -> None:
         if self._worker_session is not None:
@@ -318,6 +335,8 @@ class PgStore(SqlStore):
         return await self._commit_and_notify(ops)
 
     async def _commit_and_notify(self, ops: Sequence[Op]) -> list[OpResult]:
+        await self._check_schema_if_due()
+        intact_keys = self.failover_check.intact_keys
         answers = await self._commit_on_loop(ops)
         others = [op for op, answer in zip(ops, answers, strict=True) if answer is None]
         if others:
@@ -325,6 +344,7 @@ class PgStore(SqlStore):
             answers = [next(remaining) if answer is None else answer for answer in answers]
         done = cast("list[OpResult]", answers)
         self.notifier.notify_commit(ops, done)
+        self.failover_check.track(ops, done, intact_keys)
         return done
 
     async def _commit_on_loop(self, ops: Sequence[Op]) -> list[OpResult | None]:
@@ -379,6 +399,7 @@ class PgStore(SqlStore):
     # Change
 
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
+        await self._check_schema_if_due()
         loop = asyncio.get_running_loop()
         elapsed = loop.time() - self._change_reported_at
         pause = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * elapsed)

@@ -45,7 +45,7 @@ from psycopg import sql
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.stores.postgres.adapters import IntArray, TextArray
 from holdfast.stores.postgres.connection_worker import ReconnectingConnection
-from holdfast.stores.postgres.connections import LOCK_TIMEOUT_S, Connection
+from holdfast.stores.postgres.connections import LOCK_TIMEOUT_S, SERVER_STARTED_AT, Connection
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.death_watch import DeathWatch
 from holdfast.stores.postgres.errors import translate_error
@@ -54,11 +54,6 @@ log = logging.getLogger("holdfast.stores")
 
 T = TypeVar("T")
 
-SERVER_STARTED_AT = (
-    "extract(epoch FROM greatest(pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_bgwriter)))::float8"
-)
-"""When the server last began with no sessions. Compare it for equality only: another server may have started
-earlier."""
 MAX_NOTIFY_PAUSE_S = 0.02
 """Maximum pause after a notification before the next is sent, in seconds."""
 MIN_NOTIFY_PAUSE_S = 0.0005

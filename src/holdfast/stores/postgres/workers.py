@@ -42,11 +42,11 @@ from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import Run
 from holdfast.stores.postgres.adapters import IntArray
 from holdfast.stores.postgres.connection_worker import ConnectionWorker
+from holdfast.stores.postgres.connections import SERVER_STARTED_AT
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.death_watch import FOLLOWER_LOCK_ID
 from holdfast.stores.postgres.migrations import quote_identifier
 from holdfast.stores.postgres.statements import PgStatements
-from holdfast.stores.postgres.worker_session import SERVER_STARTED_AT
 from holdfast.stores.sql.claims import ClaimScope, SqlClaims
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.workers import PresumedDeadWorker, declare_dead, retire_worker, worker_to_row
@@ -203,8 +203,16 @@ class PgClaims(SqlClaims):
         """What this process's workers serve, from their last request."""
         self.signal_cursor = 0
         """The cursor after the last read of signals."""
+        self._server_started_at: float | None = None
         self.fruitless_change_count = 0
         """How many changes were reported since a claim has last returned runs."""
+
+    def note_server(self, started_at: float) -> None:
+        """Any connection is a new one. Blocking."""
+        if self._server_started_at not in (None, started_at):
+            self.server_change_count += 1
+            self.signal_cursor = 0  # until the engine has read the signals again
+        self._server_started_at = started_at
 
     async def _claim(
         self,
@@ -216,12 +224,14 @@ class PgClaims(SqlClaims):
         with_histories: bool = False,
         make_event: EventFactory | None = None,
     ) -> list[Run]:
+        intact_keys = self._store.failover_check.intact_keys
         runs = await super()._claim(
             workers, scope, suspect_delay_s, max_suspects=max_suspects, with_histories=with_histories,
             make_event=make_event,
         )  # fmt: skip
         if runs:
             self.fruitless_change_count = 0
+            self._store.failover_check.track_claimed(runs, intact_keys)
         for run in runs:
             if run.is_limited:
                 self._store.notifier.track_limited(run)

@@ -32,6 +32,11 @@ class ClaimedRunOperations(Transaction):
                 return OpStatus.DUPLICATE if op.must_be_new else OpStatus.DONE
             if held is None:
                 return OpStatus.FENCED
+        if op.record.seq and self._db.must_check_claim(op.key):
+            if not self._has_record(op.key, op.record.seq - 1):
+                self._release_incomplete(held)
+                return OpStatus.FENCED
+            self._db.note_intact_journal(op.key)
         self._append_record(op.key, op.record)
         self._clear_step(op, held)
         if op.consumed_signal_id is not None:
@@ -50,6 +55,12 @@ class ClaimedRunOperations(Transaction):
         if op.memory is not None:
             self._db.change_memory(op.memory)
         return OpStatus.DONE
+
+    def _release_incomplete(self, run: FencedRun) -> None:
+        """The database may have lost something of this run: another claim continues from what is left."""
+        self._buffer_write("runs", self._sql.RELEASE_RUN, run.key, (self._now, run.key))
+        self.release_reservations(run.key)
+        run.state = RunState.PENDING
 
     def _clear_step(self, op: AppendRecord, held: FencedRun) -> None:
         """Delete what was known about the step in flight: its attempt, its live events, and its reservation."""
@@ -81,6 +92,9 @@ class ClaimedRunOperations(Transaction):
         return self._get_record_epoch(key, seq) is not None
 
     def _park_run(self, run: FencedRun, op: ParkRun, *, has_unread: bool) -> None:
+        if not op.is_pause and self._db.must_replay(run.key):
+            self._release_incomplete(run)
+            return
         ready = None if op.wake_at is None or run.is_paused else int(ReadyState.TIMER)
         by_holder = 1 if has_unread and not run.is_delivery else 0
         self._buffer_write("runs", self._sql.PARK_RUN, op.key, (ready, op.wake_at, op.waits_for, by_holder, op.key))

@@ -107,6 +107,23 @@ class Database(ABC):
     def to_list_parameter(self, values: Iterable[Any]) -> Any:
         """A list as one value of ``query`` and ``execute``."""
 
+    # Lost commits
+
+    def must_check_claim(self, key: int) -> bool:
+        """Whether the database may lack the claim of a held run, or some of its records."""
+        return False
+
+    def is_own_claim(self, key: int, run_id: str, owner: int | None) -> bool:
+        """Whether a row with this id and owner is the run that is held."""
+        return True
+
+    def must_replay(self, key: int) -> bool:
+        """Whether the database may lack what a held run waits for, such as a child."""
+        return False
+
+    def note_intact_journal(self, key: int) -> None:  # noqa: B027 - only for databases that fail over
+        """The database lacks no record of this run."""
+
     # What databases do differently
 
     def list_begun_runs(self, keys: Sequence[int]) -> Sequence[int]:

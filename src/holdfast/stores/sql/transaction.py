@@ -157,7 +157,13 @@ class Transaction:
 
     def _get_claimed(self, key: int, epoch: int) -> FencedRun | None:
         run = self._runs_by_key.get(key)
-        return run if run is not None and rules.can_write(run.state, run.epoch, epoch) else None
+        if run is None or not rules.can_write(run.state, run.epoch, epoch):
+            return None
+        if self._db.must_check_claim(key):
+            [(run_id, owner)] = self._db.lookup(self._sql.CLAIM, key)
+            if not self._db.is_own_claim(key, run_id, owner):
+                return None
+        return run
 
     def _is_paused(self, run: FencedRun) -> bool:
         return run.is_paused

@@ -29,6 +29,7 @@ class JournalStatements(Catalog):
     """Records and attempts."""
 
     APPEND_RECORD = Insert("records", RECORD_VALUES)
+    CLAIM = Lookup("key:i", "SELECT id, owner FROM @runs WHERE key = :key")
     RECORD_EPOCH = Lookup("run:i seq:i", "SELECT epoch FROM @records WHERE run = :run AND seq = :seq")
     JOURNAL = Lookup("run:i", f"SELECT {JOURNAL_COLUMNS} FROM @records WHERE run = :run ORDER BY seq")
     JOURNAL_POSITIONS = Query("run:i", "SELECT seq, position, utf8(name) FROM @records WHERE run = :run ORDER BY seq")

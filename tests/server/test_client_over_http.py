@@ -52,6 +52,7 @@ from holdfast.client.resources import (
     ClientQueues,
     ClientSchedules,
 )
+from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.services.problems import _PROBLEMS_BY_ERROR
 from holdfast.testing import ScriptedModel, call
 
@@ -214,10 +215,12 @@ async def test_http_overrides_every_method_that_uses_the_store(over_store: type,
 
 
 async def test_every_error_of_a_server_is_raised_as_itself_by_the_client() -> None:
+    # The server is outdated, and not the client: another server may answer.
+    others = {SchemaTooNew: StoreUnavailable}
     for kind, (_, name, _) in _PROBLEMS_BY_ERROR.items():
         fields = {"run_id": "r", "approval_id": "a"}
         error = error_from_problem(ERRORS_BY_TYPE[name], "words", fields)
-        assert isinstance(error, kind), name
+        assert isinstance(error, others.get(kind, kind)), name
 
 
 async def test_names_that_nothing_has_are_refused_alike() -> None:

@@ -72,6 +72,8 @@ class Driver(HeldRun):
         """``seq`` of the last record of a cancel or timer that was due on resume."""
         self._last_durable_seq = -1
         """``seq`` of the last record that became durable here."""
+        self._early_signals: list[Signal] = []
+        """Signals that have arrived since the history was read, while the run's imports were loaded."""
 
     # Coming into memory
 
@@ -86,9 +88,9 @@ class Driver(HeldRun):
             self._finish(RunOutcome(RunState.FAILED, None, encode_error(error)), respect_cancel=False)
             return
         self.steps.earlier_attempts = dict(history.attempts)
-        if history.links or history.signals:
+        if history.links or history.signals or self._early_signals:
             self._waits = RunWaits(self, history.links)
-            self._waits.add_signals(history.signals)
+            self._waits.add_signals([*history.signals, *self._early_signals])
         self._inbox.extend(history.records)
         self.recorder.next_seq = history.records[-1].seq + 1 if history.records else 0
         self._timers.is_deadline_recorded = run.deadline is not None and any(
@@ -309,6 +311,9 @@ class Driver(HeldRun):
 
     def add_signals(self, signals: Sequence[Signal]) -> None:
         """Add the signals that the store has for this run; known ones are ignored."""
+        if self.phase is Phase.LOADING:
+            self._early_signals += signals
+            return
         waits = self._get_waits()
         waits.add_signals(signals)
         if self.is_accepting:

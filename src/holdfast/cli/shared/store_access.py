@@ -184,9 +184,12 @@ async def try_get_run(client: Client, run_id: str) -> RunInfo | None:
 def is_existing_file(path: Path) -> bool:
     """Whether the file exists. Raises ``StoreError`` if its folder may not be entered."""
     try:
-        return path.exists()
+        path.stat()  # since Python 3.14, `exists` says nothing about permissions
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except PermissionError as error:
         raise StoreError(
             f"{path} cannot be looked at: its folder may not be entered by this user. Allow it, or name another place "
             f"with --url or HOLDFAST_URL."
         ) from error
+    return True

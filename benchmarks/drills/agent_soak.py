@@ -92,7 +92,7 @@ def soak_agents(world: World, *, seconds: float, worker_count: int = 2, interval
 
 
 def check_effects(world: World, author_count: int) -> None:
-    """Each tool call had its effect once: nobody died."""
+    """Each tool call had its effect once: no worker died."""
     lines = Tail(world.folder / "ledger").read()
     phases = Counter((step, phase) for step, _, _, phase, *_ in lines)
     expected = {

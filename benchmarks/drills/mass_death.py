@@ -1,7 +1,7 @@
 """Mass death: most workers of a busy fleet are killed at the same moment, and the few that are left finish the work.
 
 Each worker has room for a few runs, so the fleet does more than its survivors can. The ledger says what happened: which
-steps were in flight, when somebody else continued each run of the dead, and how much was done in each second.
+steps were in flight, when another worker continued each of their runs, and how much was done in each second.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A proxy between one worker and the database that can cut the network between them.
 
 It forwards bytes and knows nothing of the protocol. In a *black hole*, nothing is forwarded and nothing is closed: what
-either side sends waits in buffers, and so does whoever connects. After a *reset*, both sides have lost their
+either side sends waits in buffers, and so do new connections. After a *reset*, both sides have lost their
 connections, and new ones are reset at once. ``heal`` ends both. What waited is then forwarded, so the database gets
 what a partitioned worker wrote while others took over its runs.
 

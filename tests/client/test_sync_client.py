@@ -222,7 +222,7 @@ def test_a_forked_process_connects_on_its_own(client: Client):
     done = _run_program(
         client,
         "import warnings\n"
-        "warnings.simplefilter('ignore', DeprecationWarning)\n"  # since Python 3.12, a fork beside threads is one
+        "warnings.simplefilter('ignore', DeprecationWarning)\n"  # since Python 3.12, a fork with other threads warns
         "if os.fork() == 0:\n"
         "    assert client.get_sync(run).id == run\n"
         "    client.signal_sync(run, 'go')\n"

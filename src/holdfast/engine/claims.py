@@ -4,9 +4,9 @@
 run is then held by a worker that does not know of it. No other worker takes it while that worker lives, and the store
 does not report it, because it reports only what *others* write. So after each such failure, the worker checks which
 runs the store says it holds: once at once, and once after a lease, in case the request was only delayed. It releases
-those that it does not know. It does the same after a failover of the database, which may have lost the ends of runs.
-The same check is made every ``UNACKNOWLEDGED_CHECK_INTERVAL_S`` seconds in any case: a run
-must never stay with a live worker that does not work on it.
+those that it does not know. It also checks after a failover of the database, which may have lost the ends of runs, and
+every ``UNACKNOWLEDGED_CHECK_INTERVAL_S`` seconds in any case: a run must never stay with a live worker that does not
+work on it.
 """
 
 from __future__ import annotations

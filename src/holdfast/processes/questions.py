@@ -29,7 +29,7 @@ class QuestionLine:
         """An answer is still to come."""
 
     def ask(self) -> bytes | None:
-        """The answer of the process; ``None``: it does not answer in time. The answer is then that to the next call."""
+        """The answer of the process; ``None``: it does not answer in time. Then the next call returns this answer."""
         try:
             if not self._is_asked:
                 self._connection.sendall(b"?")
